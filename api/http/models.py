@@ -7,8 +7,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
-from lab.lifecycle.core.views import LabView, NodeState, NodeView
+from lab.lifecycle.core.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
+from lab.observe.states import NodeState
 from lab.spec import NODES_LIMIT
 from lab.state.records import (
     AuditRecord,

@@ -34,11 +34,11 @@ from lab.lifecycle.nodes.inspect import lab as view_of_lab
 from lab.lifecycle.nodes.inspect import node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.lifecycle.nodes.ports import reserve_segment
-from lab.lifecycle.nodes.readiness import through_agent
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.power import images_of
 from lab.lifecycle.rollback import sound
 from lab.names import Owner, VolumeName
+from lab.observe.ask import through_agent
 from lab.paths import writing
 from lab.storage import VolumeSnapshot
 from lab.storage.stream import Copied, StreamReader

@@ -24,10 +24,12 @@ from lab.lifecycle.nodes.personalise import correct_clocks, renew, set_clocks
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.quiesce import write_out
-from lab.lifecycle.nodes.readiness import size_of, through_agent, through_port, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, until_back
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
+from lab.observe.ask import through_agent, through_port
+from lab.observe.target import size_of
 from lab.state.records import LabRecord
 from lab.wait import Deadline
 
@@ -121,7 +123,7 @@ def bring_back(
     account = account_of(ctx, record, verify=False)
     ask = through_agent(plan, ctx.hypervisor, found)
     if account.usable:
-        ask = through_port(ctx, plan, account, found, deadline=deadline)
+        ask = through_port(ctx.ways, plan, account, found, deadline=deadline)
     everyone = nodes_of(ctx, record.name)
     whole = size_of(found) == size_of(everyone)
     started = {node.name for node in wanted}
@@ -134,7 +136,7 @@ def bring_back(
         again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left, cluster=everyone)
         correct_clocks(ctx, found)
-        ask = through_port(ctx, plan, account_of(ctx, record), found, deadline=deadline)
+        ask = through_port(ctx.ways, plan, account_of(ctx, record), found, deadline=deadline)
         until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 

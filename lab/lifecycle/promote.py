@@ -11,9 +11,10 @@ from lab.lifecycle.nodes.cluster import GuestCluster
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import engines_of
-from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.power import images_of, running
 from lab.locks.named import lock
+from lab.observe.ask import through_port
 from lab.wait import Deadline
 
 _LOOK_EVERY = 0.1  # seconds
@@ -59,6 +60,6 @@ def promote(ctx: Context, name: str, node: str, *, force: bool = False, timeout:
             plan.promote(GuestCluster(ctx, here), engines, asked)
         left = running(ctx, name)
         with ctx.progress.step("ready", "waiting until every node can be used"):
-            ask = through_port(ctx, plan, account_of(ctx, record), left, deadline=deadline)
+            ask = through_port(ctx.ways, plan, account_of(ctx, record), left, deadline=deadline)
             until_ready(ctx, left, plan, ask, deadline, pause=_LOOK_EVERY)
     return lab(ctx, name, proved=True)

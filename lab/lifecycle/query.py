@@ -11,13 +11,14 @@ from pathlib import Path
 
 from lab.blueprints import has_server
 from lab.errors import HostUnfit, NotFound, NotReady
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import SSL_MODE, Rows
+from lab.lifecycle.core.views import SSL_MODE
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
 from lab.lifecycle.nodes.inspect import lab, record_of
-from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName, Owner
+from lab.observe.account import Account
+from lab.observe.ask import account_at
+from lab.observe.ways import Rows
 from lab.paths import writing
 
 _QUERY_SECONDS = 600.0

@@ -12,7 +12,6 @@ from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture, unformed
 from lab.lifecycle.captures.clone import clone, unrestored
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
 from lab.lifecycle.core.views import FIRST_USE, LabView
@@ -28,6 +27,7 @@ from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
 from lab.names import Owner
+from lab.observe.account import Account
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.undo import Undo

@@ -10,8 +10,9 @@ from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
 from lab.lifecycle.nodes.personalise import correct_clocks, wrong_clocks
-from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
 from lab.locks.named import held, lock
+from lab.observe.ask import through_port
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.1  # seconds
@@ -61,7 +62,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     plan = record_of(ctx, name).plan
     nodes = nodes_of(ctx, name)
     account = account_of(ctx, record_of(ctx, name))
-    ask = through_port(ctx, plan, account, nodes, deadline=deadline)
+    ask = through_port(ctx.ways, plan, account, nodes, deadline=deadline)
     until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)
     return lab(ctx, name, proved=True)

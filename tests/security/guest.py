@@ -20,11 +20,11 @@ from lab.guest import authority
 from lab.hypervisor import GuestChannel, Hypervisor
 from lab.hypervisor.agent import AgentChannel
 from lab.hypervisor.lines import exchange, next_line
-from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.context import Context, SqlAll
-from lab.lifecycle.core.sql import ask_all
-from lab.lifecycle.core.views import Rows
+from lab.lifecycle.core.context import Context
 from lab.names import LOOPBACK, GuestName
+from lab.observe.account import Account
+from lab.observe.sql import ask_all
+from lab.observe.ways import Rows, SqlAll
 from lab.progress import go_on
 from lab.wait import Deadline
 

@@ -20,11 +20,11 @@ from lab.cli.terminal.failure import describe
 from lab.cli.terminal.output import emit
 from lab.errors import LabError
 from lab.lifecycle import node_access
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.nodes.ssh import ssh_command
 from lab.lifecycle.query import program
 from lab.lifecycle.up import up
 from lab.names import GuestName
+from lab.observe.account import Account
 from lab.run import LONGEST_LINE, lines
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, named

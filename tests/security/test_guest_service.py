@@ -258,10 +258,10 @@ def test_a_snapshot_of_a_hostile_lab_has_an_end(short: Path) -> None:
 def test_a_port_of_a_node_that_does_not_run_is_not_asked(short: Path) -> None:
     """Protects the password: another user of the host may listen there."""
     from lab.errors import LabError
-    from lab.lifecycle.core.views import Rows
     from lab.lifecycle.nodes.inspect import lab, labs, status
     from lab.lifecycle.query import query
     from lab.lifecycle.service.activity import activity
+    from lab.observe.ways import Rows
 
     asked: list[int] = []
 

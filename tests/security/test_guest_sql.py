@@ -11,8 +11,8 @@ import pytest
 
 from api.core.problem import problem
 from lab.errors import CommandFailed, LabError, NotReady
-from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.sql import ask
+from lab.observe.account import Account
+from lab.observe.sql import ask
 from lab.passwords import CACHING_SHA2
 from tests.security.guest import SQL, THIEVES, behaving, over_tls, signed
 

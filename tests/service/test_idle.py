@@ -18,13 +18,13 @@ from lab.blueprints.replication import REPLICATION, question_to_replica
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.lifecycle import snapshot
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import status
-from lab.lifecycle.nodes.readiness import LOOK
 from lab.lifecycle.service.activity import _busy, _count, activity
+from lab.observe.account import Account
+from lab.observe.ask import LOOK
+from lab.observe.ways import Rows
 from lab.state.records import LabRecord
 from lab.units import parse_time
 from tests.support.mariadb_server import NoServer, server

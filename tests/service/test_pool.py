@@ -15,11 +15,11 @@ import pytest
 
 from lab.cli import main
 from lab.errors import Conflict
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools
 from lab.lifecycle.up import up
+from lab.observe.account import Account
 from lab.units import parse_time
 from tests.support.pool_world import SPEC, members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, site

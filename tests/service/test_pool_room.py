@@ -17,10 +17,10 @@ from lab.api.service import Service
 from lab.config.poolfile import WarmPool, parse
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.core.views import Rows
 from lab.names import EVERYWHERE
+from lab.observe.account import Account
+from lab.observe.ways import Rows
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.lifecycle_world import World

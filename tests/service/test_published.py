@@ -15,9 +15,9 @@ from lab.cli.verbs.env import environment
 from lab.client import Client
 from lab.client.ca import check_pem, keep
 from lab.errors import LabError
-from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.views import Rows
 from lab.names import EVERYWHERE
+from lab.observe.account import Account
+from lab.observe.ways import Rows
 from lab.progress import ignore
 from tests.support.lifecycle_world import make_lab
 from tests.support.serve_world import site

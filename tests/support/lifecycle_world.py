@@ -26,13 +26,13 @@ from lab.fake.storage import FakeStorage
 from lab.hypervisor import Capabilities
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.up import up
 from lab.names import LOOPBACK
+from lab.observe.account import Account
+from lab.observe.ways import Rows
 from lab.paths import Home
 from lab.progress import Event, Progress
 from lab.spec import LabSpec, NodeSize

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
         LabView,
         PersonalColumn,
         Preview,
-        Rows,
         SnapshotView,
         TemplateView,
     )
+    from lab.observe.ways import Rows
     from lab.progress import Listener
     from lab.spec import Identity, LabSpec
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
 from lab.errors import InvalidSpec, NotFound, NotReady
-from lab.lifecycle.core.account import Account
+from lab.observe.account import Account
 from lab.passwords import plugin_of
 from lab.progress import Event
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         LabView,
         PersonalColumn,
         Preview,
-        Rows,
         SnapshotView,
         TemplateView,
     )
+    from lab.observe.ways import Rows
     from lab.progress import Listener
     from lab.spec import Identity, LabSpec
 
@@ -46,7 +46,7 @@ _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
-"""As ``lab.lifecycle.core.sql.ask``."""
+"""As ``lab.observe.sql.ask``."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def open_remote(url: str, listener: Listener) -> Iterator[Session]:
 class RemoteSession:
     """The verbs that a service offers; a ``Session``.
 
-    ``ask``: runs a statement at a published port; default: ``lab.lifecycle.core.sql.ask``.
+    ``ask``: runs a statement at a published port; default: ``lab.observe.sql.ask``.
     """
 
     def __init__(self, client: Client, listener: Listener, ask: Ask | None = None) -> None:
@@ -270,7 +270,7 @@ class RemoteSession:
         self, name: str, node: str | None, statement: str, seconds: float | None = None
     ) -> Rows:
         """See Session."""
-        from lab.lifecycle.core.sql import ask
+        from lab.observe.sql import ask
 
         account, port = self._login(name, node)
         try:

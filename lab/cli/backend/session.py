@@ -28,10 +28,10 @@ if TYPE_CHECKING:
         LabView,
         PersonalColumn,
         Preview,
-        Rows,
         SnapshotView,
         TemplateView,
     )
+    from lab.observe.ways import Rows
     from lab.spec import Identity, LabSpec
 
 

@@ -15,7 +15,7 @@ from lab.cli.terminal.table import table
 from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import Rows
+    from lab.observe.ways import Rows
 
 
 @manual(

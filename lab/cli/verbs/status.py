@@ -16,7 +16,7 @@ from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text, labs_text, status_text
 from lab.cli.terminal.tree import topology_text
 from lab.errors import NotReady
-from lab.lifecycle.core.views import READY
+from lab.observe.states import READY
 from lab.wait import Deadline
 
 if TYPE_CHECKING:

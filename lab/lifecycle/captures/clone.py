@@ -82,8 +82,8 @@ def wake(
             ctx.hypervisor.start(guest)
 
     def meanwhile() -> Prepared:
-        from lab.lifecycle.core import sql  # noqa: F401  loaded while QEMU starts
         from lab.lifecycle.nodes.personalise import prepare
+        from lab.observe import sql  # noqa: F401  loaded while QEMU starts
 
         prepared = prepare(ctx, nodes[0].owner, nodes)
         if new and capture.warm:

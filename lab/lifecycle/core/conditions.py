@@ -9,8 +9,9 @@ from typing import Literal
 
 from lab.blueprints import Blueprint, proxy, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
-from lab.lifecycle.core.views import LabView, Rows
+from lab.lifecycle.core.views import LabView
 from lab.names import parse_node
+from lab.observe.ways import Rows
 from lab.options import NONE, of
 from lab.suggest import did_you_mean
 from lab.wait import Deadline, attempts

@@ -15,8 +15,8 @@ from lab.config.settings import Settings
 from lab.errors import HostUnfit
 from lab.host import system
 from lab.hypervisor import Hypervisor
-from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.views import Rows
+from lab.observe.account import Account
+from lab.observe.ways import Page, Rows, SqlAll, Ways
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
 from lab.storage import Storage
@@ -26,37 +26,6 @@ if TYPE_CHECKING:
     from lab.imagebuild.manifest import BuiltImage
     from lab.imagebuild.recipe import Recipe
     from lab.state.store import Store
-
-
-class Sql(Protocol):
-    """Runs one statement as ``account`` through a port of this host; see ``sql.ask``."""
-
-    def __call__(
-        self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
-    ) -> Rows:
-        """Rows; raises NotReady or CommandFailed."""
-
-
-class SqlAll(Protocol):
-    """Runs statements on one connection; see ``sql.ask_all``."""
-
-    def __call__(
-        self,
-        account: Account,
-        port: int,
-        statements: Sequence[str],
-        *,
-        timeout: float,
-        whole: bool = False,
-    ) -> list[Rows]:
-        """Rows of each; raises NotReady or CommandFailed."""
-
-
-class Page(Protocol):
-    """The HTTP status of a page at a port; see ``page.status``."""
-
-    def __call__(self, host: str, port: int, *, timeout: float) -> str:
-        """The status; raises NotReady."""
 
 
 class Build(Protocol):
@@ -69,7 +38,7 @@ class Build(Protocol):
 
 
 def _page(host: str, port: int, *, timeout: float) -> str:
-    from lab.lifecycle.core.page import status
+    from lab.observe.page import status
 
     return status(host, port, timeout=timeout)
 
@@ -123,8 +92,13 @@ class Context:
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
     ) -> Rows:
-        """Run one statement; see ``Sql``."""
+        """Run one statement as ``account`` through a port of this host; see ``SqlAll``."""
         return self.sql_all(account, port, [statement], timeout=timeout, whole=whole)[0]
+
+    @property
+    def ways(self) -> Ways:
+        """How nodes are asked what they are."""
+        return Ways(self.sql_all, self.page, self.hypervisor)
 
     @property
     def home(self) -> Home:
@@ -179,7 +153,7 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
 def _ask(
     account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
 ) -> list[Rows]:
-    from lab.lifecycle.core.sql import ask_all
+    from lab.observe.sql import ask_all
 
     return ask_all(account, port, statements, timeout=timeout, whole=whole)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
+from lab.observe.states import Requirement
 from lab.progress import Step
 from lab.schedule import ORIGIN
 
@@ -19,44 +20,6 @@ FIRST_USE = ("image", "template")
 
 SSL_MODE = "VERIFY_IDENTITY"
 """The mode in which clients verify a published server, as MySQL's clients name it."""
-
-
-NodeState = Literal[
-    "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped"
-]
-NODE_STATES: Mapping[NodeState, str] = {
-    "ready": "all its requirements are met",
-    "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
-    "not-synced": "in a primary component, but joining, donating or desynced",
-    "not-primary": "in no primary component: it refuses statements",
-    "unreachable": "its guest runs, but SQL (without SQL, the guest agent) did not answer in time",
-    "running": "its guest was not queried: the lab is being created, or its creation failed",
-    "paused": "its guest is paused",
-    "stopped": "it has no guest",
-}
-"""The states of a node, and their meanings."""
-
-LabState = Literal[
-    "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
-    "creating", "failed", "removing", "pooled", "unrecorded",
-]  # fmt: skip
-LAB_STATES: Mapping[LabState, str] = {
-    "ready": "every requirement of every node is met",
-    "degraded": "not all nodes are ready; ready nodes may still accept statements",
-    "not-primary": "nodes answer, but none is in a primary component: no node accepts statements",
-    "unreachable": "guests run, but no node answered SQL in time",
-    "starting": "a command is starting it",
-    "stopped": "no node has a guest",
-    "creating": "a command is creating it",
-    "failed": "creation failed, and its guests were kept (`--keep-failed`)",
-    "removing": "a command is removing it, or was interrupted",
-    "pooled": "ready, and in a warm pool of the service",
-    "unrecorded": "missing from the state database; only its guests and volumes exist",
-}
-"""The states of a lab, and their meanings."""
-
-READY: tuple[LabState, ...] = ("ready", "pooled")
-"""The states of a lab in which every requirement is met."""
 
 
 @dataclass(frozen=True)
@@ -284,20 +247,6 @@ class Preview:
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """Something that must hold for a node to be ready, and whether it does.
-
-    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
-    """
-
-    node: str
-    name: str
-    what: str
-    met: bool | None
-    found: str = ""
-
-
-@dataclass(frozen=True)
 class LabStatus:
     """A lab looked at just now, with each requirement of each node."""
 
@@ -502,12 +451,3 @@ class GcReport:
     removed: tuple[str, ...]
     left: tuple[str, ...]
     snapshots: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The result of a statement: no columns where it returns no rows."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    affected: int

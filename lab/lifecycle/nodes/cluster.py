@@ -9,7 +9,8 @@ from typing import TypeVar
 from lab.blueprints import Member
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.nodes.nodes import Node, member_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.observe.target import member_of
 
 T = TypeVar("T")
 

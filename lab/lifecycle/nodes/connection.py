@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from lab.blueprints import Endpoint, Link, Member
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
+from lab.observe.account import Account
 from lab.passwords import plugin_of
 from lab.state.records import LabRecord, NodeRecord
 

@@ -23,9 +23,10 @@ from lab.lifecycle.nodes.nodes import (  # fmt: skip
     seed_disk,
     volumes_of,
 )
-from lab.lifecycle.nodes.readiness import FROM_INSIDE, through_agent, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.nodes.user_options import initialise, until_started
 from lab.names import CaptureRef, Owner, VolumeName
+from lab.observe.ask import FROM_INSIDE, through_agent
 from lab.paths import writing
 from lab.schedule import ORIGIN
 from lab.state.records import ResourceKind

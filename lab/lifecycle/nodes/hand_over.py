@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lab.blueprints import Blueprint
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise as identities
 from lab.lifecycle.nodes.cluster import GuestCluster
 from lab.lifecycle.nodes.nodes import Node, engines_of
 from lab.lifecycle.nodes.personalise import Prepared
-from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
+from lab.observe.account import Account
+from lab.observe.ask import through_port
 from lab.wait import Deadline
 
 _POLL = 0.02  # seconds; everything runs already
@@ -73,7 +74,7 @@ def wait_ready(ctx: Context, started: Started) -> None:
     """Wait until the lab's account can use all nodes; raises NotReady."""
     with ctx.progress.step("ready", "waiting until every node can be used"):
         blueprint, nodes = started.blueprint, started.cluster or started.nodes
-        ask = through_port(ctx, blueprint, started.account, nodes, deadline=started.deadline)
+        ask = through_port(ctx.ways, blueprint, started.account, nodes, deadline=started.deadline)
         until_ready(ctx, nodes, blueprint, ask, started.deadline, pause=_POLL)
         # Again: the first message reached a guest that had only just resumed.
         identities.set_clocks(ctx, started.nodes, timeout=started.deadline.left)

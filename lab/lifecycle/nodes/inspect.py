@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +13,9 @@ from lab.config.profile import risks
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import FIRST_USE, LabState, LabStatus, LabView, NodeState, NodeView
+from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.lifecycle.nodes.connection import (
+    account_of,
     addresses_of,
     beyond,
     dsn_of,
@@ -23,9 +25,10 @@ from lab.lifecycle.nodes.connection import (
     links_of,
     published_at,
 )
-from lab.lifecycle.nodes.observe import Key, Observed, lab_state, observe
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
+from lab.observe.round import Observation, Observed, Subject, lab_state, observe
+from lab.observe.states import LabState, NodeState
 from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
@@ -41,16 +44,15 @@ _ASKED = ("ready", "stopped")
 def labs(ctx: Context) -> list[LabView]:
     """All labs, by name, also those of which only guests or volumes with our tags are left.
 
-    Their nodes are asked at the same time; see ``observe``.
+    Their nodes are asked in one round.
     """
     guests = ctx.hypervisor.guests()
     # Before the record is read: it is the first of a lab to come and the last to go.
     there = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
-    asked = [(found.lab, _nodes(found)) for found in recorded if found.lab.state in _ASKED]
-    observed = observe(ctx, asked, guests)
-    views = [_view(ctx, found, guests, observed) for found in recorded]
+    observed = observed_of(ctx, [one for one in recorded if one.lab.state in _ASKED], guests)
+    views = [_view(ctx, found, guests, observed.get(found.lab.name)) for found in recorded]
     views += [_unrecorded(name, guests) for name in there - names]
     return sorted(views, key=lambda view: view.name)
 
@@ -66,14 +68,17 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return _unrecorded(name, guests)
     found = ctx.store.lab_with_nodes(name)
-    asked = [(found.lab, _nodes(found))] if found.lab.state in _ASKED else []
+    asked = [found] if found.lab.state in _ASKED else []
     if not proved:
-        observed = observe(ctx, asked, guests)
+        observed = observed_of(ctx, asked, guests).get(name)
     else:
         observed = _proved(found, guests)
         if elects(found.lab):
-            seen = observe(ctx, asked, guests, within=_ROLE_SECONDS)
-            observed = {key: replace(one, role=seen[key].role) for key, one in observed.items()}
+            seen = observed_of(ctx, [found], guests, within=_ROLE_SECONDS)[name].nodes
+            roles = {
+                node: replace(one, role=seen[node].role) for node, one in observed.nodes.items()
+            }
+            observed = replace(observed, nodes=roles)
     return _view(ctx, found, guests, observed, steps=steps)
 
 
@@ -83,13 +88,40 @@ def status(ctx: Context, name: str) -> LabStatus:
     if ctx.store.labs.find(name) is None:
         return LabStatus(lab(ctx, name), ())
     found = ctx.store.lab_with_nodes(name)
-    observed = observe(ctx, [(found.lab, _nodes(found))] if found.lab.user else [], guests)
-    requirements = [one for seen in observed.values() for one in seen.requirements]
+    observed = observed_of(ctx, [found] if found.lab.user else [], guests).get(name)
+    seen = observed.nodes.values() if observed else ()
+    requirements = [requirement for one in seen for requirement in one.requirements]
     order = {node.name: number for number, node in enumerate(found.nodes)}
     return LabStatus(
         _view(ctx, found, guests, observed),
         tuple(sorted(requirements, key=lambda one: order[one.node])),
     )
+
+
+def observed_of(
+    ctx: Context,
+    labs: Sequence[LabWithNodes],
+    guests: Mapping[GuestName, Guest],
+    *,
+    within: float | None = None,
+) -> dict[str, Observation]:
+    """What the nodes of ``labs`` answer now, by the names of labs, in one round.
+
+    ``within``: seconds; default is the setting ``answer_timeout``.
+    """
+    subjects = [_subject(ctx, found) for found in labs]
+    return observe(ctx.ways, subjects, guests, within=within or ctx.settings.answer_timeout)
+
+
+def _subject(ctx: Context, found: LabWithNodes) -> Subject:
+    record, nodes = found.lab, _nodes(found)
+    try:
+        plan = record.plan
+    except InvalidSpec:  # of another version of lab
+        return Subject(record.name, nodes, None, None, f"unknown blueprint {record.blueprint}")
+    if not record.user:
+        return Subject(record.name, nodes, plan, None, "it has no account yet")
+    return Subject(record.name, nodes, plan, account_of(ctx, record))
 
 
 def record_of(ctx: Context, name: str) -> LabRecord:
@@ -161,7 +193,7 @@ def _view(
     ctx: Context,
     found: LabWithNodes,
     guests: Mapping[GuestName, Guest],
-    observed: Mapping[Key, Observed],
+    observed: Observation | None,
     *,
     steps: Sequence[Step] = (),
 ) -> LabView:
@@ -207,12 +239,16 @@ def _view(
     )
 
 
-def _in_roles(found: LabWithNodes, observed: Mapping[Key, Observed]) -> list[NodeRecord]:
+def _seen(observed: Observation | None, node: str) -> Observed | None:
+    return observed.nodes.get(node) if observed else None
+
+
+def _in_roles(found: LabWithNodes, observed: Observation | None) -> list[NodeRecord]:
     """The nodes in the roles of this moment; one that does not answer is not the one that writes.
 
     Not while another one does; else it is in the role that it was planned for.
     """
-    answers = {node.name: observed.get((found.lab.name, node.name)) for node in found.nodes}
+    answers = {node.name: _seen(observed, node.name) for node in found.nodes}
     roles = {name: seen.role for name, seen in answers.items() if seen is not None and seen.role}
     if roles and elects(found.lab) and set(found.lab.plan.writers) & set(roles.values()):
         plan = found.lab.plan
@@ -231,11 +267,11 @@ def _node(
     record: LabRecord,
     node: NodeRecord,
     guests: Mapping[GuestName, Guest],
-    observed: Mapping[Key, Observed],
+    observed: Observation | None,
     links: Sequence[Link],
 ) -> NodeView:
     guest = guests.get(GuestName(node.guest))
-    seen = observed.get((record.name, node.name))
+    seen = _seen(observed, node.name)
     state: NodeState = seen.state if seen else guest.state if guest else "stopped"
     why = guest.why if guest else ""
     host, port = published_at(record, node)
@@ -257,16 +293,14 @@ def _node(
         ports={name: place[1] for name, place in places.items()},
         addresses={name: "{}:{}".format(*place) for name, place in places.items()},
         position=(seen and seen.position) or "",
-        behind=_behind(record.name, node.name, observed, links),
+        behind=_behind(node.name, observed, links),
     )
 
 
-def _behind(
-    lab: str, node: str, observed: Mapping[Key, Observed], links: Sequence[Link]
-) -> int | None:
+def _behind(node: str, observed: Observation | None, links: Sequence[Link]) -> int | None:
     """Transactions of a node's sources that it has not executed; None if that is not known."""
     sources = [link.source for link in links if link.replica == node]
-    seen = [observed.get((lab, name)) for name in (node, *sources)]
+    seen = [_seen(observed, name) for name in (node, *sources)]
     positions = [one.position for one in seen if one is not None and one.position is not None]
     if not sources or len(positions) < len(seen):
         return None
@@ -278,14 +312,14 @@ def _behind(
 def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:
     """The observed state of a lab; its lock is checked only if the state depends on it."""
     working = record.state == "stopped" and held(ctx.home, "lab", record.name)
-    return lab_state(record, nodes, working=working)
+    return lab_state(record.state, nodes, working=working, pooled=bool(record.pool))
 
 
-def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> dict[Key, Observed]:
+def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> Observation:
     """The states of nodes that were found ready just now, without a query."""
     there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
     whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
-    return {(found.lab.name, name): Observed(whole) for name in there}
+    return Observation(found.lab.name, time.time(), {name: Observed(whole) for name in there})
 
 
 def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:

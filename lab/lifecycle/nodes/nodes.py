@@ -10,7 +10,6 @@ from lab.blueprints import (
     SERVICES,
     Blueprint,
     Engine,
-    Member,
     NodePlan,
     Service,
     has_server,
@@ -27,6 +26,7 @@ from lab.names import (
     guest_name,
     is_loopback,
 )
+from lab.observe.target import member_of
 from lab.spec import NodeSize
 from lab.state.records import NodeRecord
 from lab.storage import Volume
@@ -205,11 +205,6 @@ def plan_at_guest_addresses(
             )
         )
     return found
-
-
-def member_of(node: Node) -> Member:
-    """``node`` as blueprints see it."""
-    return Member(node.name, node.index, network.inner_address(node.index), node.role)
 
 
 def engines_of(nodes: Sequence[Node], images: Images) -> dict[str, Engine]:

@@ -17,9 +17,10 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each, each_until
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.home_ca import authority as authority_of
-from lab.lifecycle.nodes.nodes import Node, member_of
+from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.ssh import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
+from lab.observe.target import member_of
 from lab.paths import writing
 from lab.wait import Deadline, attempts
 

@@ -4,246 +4,25 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
-from lab.errors import CommandFailed, LabError, NotFound, NotReady
-from lab.hypervisor import GuestChannel, Hypervisor
-from lab.lifecycle.core.account import Account
+from lab.errors import LabError, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import NodeState, Requirement, Rows
-from lab.lifecycle.nodes.nodes import Node, member_of
-from lab.names import LOOPBACK
+from lab.lifecycle.nodes.nodes import Node
+from lab.observe.ask import THROUGH_PORT, WORST, Ask, ask_node
+from lab.observe.states import NodeState, Requirement
+from lab.observe.target import size_of
 from lab.wait import Deadline, attempts
 
-Ask = Callable[[Node], Mapping[str, str]]
-"""Puts the blueprint's question to a node; raises LabError while there is no answer."""
-
-THROUGH_PORT = "SQL answers through its port"
 WAIT_LONGER = "`--timeout` waits longer"
-FROM_INSIDE = "SQL answers inside"
-WORST: Sequence[NodeState] = ("unreachable", "not-primary", "not-synced", "degraded")
-"""States of nodes that do not meet a requirement, the worst first."""
-AGENT = "the guest agent answers"
-"""What is required of a node without SQL."""
-
-LOOK = "SHOW ERRORS"
-"""What comes before a question of ours that is counted like statements of users: servers count it
-by itself (``Com_show_errors``), and programs hardly use it (``lab.lifecycle.service.activity``)."""
-
-_Put = Callable[[Node, str, float], Mapping[str, str]]
-"""Puts a question to a node, which may take so many seconds to answer."""
-
-_Answer = Future[Mapping[str, str]]
-
-_PATIENCE = 5.0
-_SHORTEST = 0.001
-_MOST_TIMES = 8.0
-"""How many times the usual time a node gets that has shown to be slow."""
-_REST = 0.6
-"""The share of its time for a replica after its source, which may not answer."""
-_INSIDE_SECONDS = 30.0
-"""How long a node may take to answer its guest agent's program."""
-_INSIDE = 3
-"""Seconds that a question waits in a guest for a server that is starting: less work for a guest
-that is busy with just that than to be asked again and again."""
-_AGENT_SECONDS = 1.0
-"""How long a guest agent may take to answer."""
-_VALUE = 1024
-"""Characters that are kept of a status variable: what it is goes into messages."""
-_POSITION = re.compile(r"[0-9A-Za-z_:,-]*")
-"""GTIDs and seqnos. What a guest says in their place is not shown."""
 _LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
+_LOG_SECONDS = 5.0
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals interpret: control sequences (ECMA-48) and titles."""
-
-
-def through_port(
-    ctx: Context,
-    blueprint: Blueprint,
-    account: Account,
-    nodes: Sequence[Node],
-    *,
-    patience: float = _PATIENCE,
-    deadline: Deadline | None = None,
-) -> Ask:
-    """Ask ``nodes`` as a user would: with the lab's account, through the published port.
-
-    ``patience``: seconds that a node has to answer; ``deadline``: they are asked again and again
-    until then, and one that is slow gets more time. One without SQL is asked for its guest agent.
-    """
-    sql, sql_all = ctx.sql, ctx.sql_all
-
-    def put(node: Node, question: str, seconds: float) -> Mapping[str, str]:
-        if not node.has_sql:
-            _check_agent(ctx.hypervisor, node, min(patience, _AGENT_SECONDS))
-            return {}
-        there = account_at(account, node.guest_address)
-        through = blueprint.through(node.role)
-        if not through:
-            # One with SELECT would be taken for use of the lab.
-            announced = [] if question.startswith("SHOW ") else [LOOK]
-            statements = [*announced, question]
-            return _pairs(node, sql_all(there, node.sql_port, statements, timeout=seconds)[-1])
-        found, end = dict[str, str](), Deadline.after(seconds)
-        for service, statement in through.items():
-            port, left = node.ports[service], max(end.left, _SHORTEST)
-            if statement:
-                said = _pairs(node, sql(there, port, statement, timeout=left))
-            else:
-                host = node.guest_address or LOOPBACK
-                said = {"page": ctx.page(host, port, timeout=left)}
-            found |= {f"{service}.{name}": value for name, value in said.items()}
-        return found
-
-    asked = _together(put)
-    if deadline is not None:
-        asked = _patient(asked, deadline)
-    return _sources_first(blueprint, nodes, asked, patience)
-
-
-def _patient(put: _Put, deadline: Deadline) -> _Put:
-    """``put``, with twice the time for a node that began to answer and was too slow.
-
-    A server works for clients that are gone as well: it reads what they sent, and does the
-    cryptography of TLS. On a host where this takes longer than a node has, one that is asked again
-    and again would do nothing else, and never answer.
-    """
-    factors: dict[str, float] = {}
-
-    def one(node: Node, question: str, seconds: float) -> Mapping[str, str]:
-        factor = factors.get(node.name, 1.0)
-        try:
-            return put(node, question, max(seconds, min(seconds * factor, deadline.left)))
-        except NotReady as error:
-            if error.begun:
-                factors[node.name] = min(factor * 2, _MOST_TIMES)
-            raise
-
-    return one
-
-
-def _together(put: _Put) -> _Put:
-    """``put``, once for all who want the same answer at the same time: all replicas of a source.
-
-    QEMU keeps one connection to a port waiting while it is busy (libslirp's ``tcpx_listen``); a
-    further one that comes meanwhile is tried again by Linux after a second.
-    """
-    asking: dict[tuple[str, str], _Answer] = {}
-    guard = threading.Lock()
-
-    def one(node: Node, question: str, seconds: float) -> Mapping[str, str]:
-        key, ours, deadline = (node.name, question), _Answer(), Deadline.after(seconds)
-        while True:
-            with guard:
-                first = asking.setdefault(key, ours)
-            if first is ours:
-                break
-            try:
-                return first.result(deadline.left)
-            except Late:
-                raise NotReady(
-                    f"{node.name} does not answer within {round(seconds, 3):g} s"
-                ) from None
-            except (CommandFailed, NotReady, NotFound) as error:
-                if isinstance(error, NotReady) and error.begun:
-                    raise  # it is at work; another connection would be more of it
-                if deadline.passed:  # else the other one had less time
-                    raise
-        try:
-            answer = put(node, question, max(deadline.left, _SHORTEST))
-            ours.set_result(answer)
-        except BaseException as error:
-            ours.set_exception(error)
-            raise
-        finally:
-            with guard:
-                del asking[key]
-        return answer
-
-    return one
-
-
-def _pairs(node: Node, rows: Rows) -> dict[str, str]:
-    if len(rows.columns) != 2:
-        raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
-    return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
-
-
-def account_at(account: Account, guest_address: str) -> Account:
-    """``account`` for a node that may have an address of its own."""
-    return replace(account, host=guest_address) if guest_address else account
-
-
-def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[Node]) -> Ask:
-    """Ask ``nodes`` from inside, where nothing is published yet."""
-
-    def put(node: Node, question: str, seconds: float) -> Mapping[str, str]:
-        channel = _check_agent(hypervisor, node, 0.0)
-        if not node.has_sql:
-            return {}
-        if node.has_server:
-            argv, stdin = ["/usr/lib/lab/sql", str(_INSIDE)], question.encode() + b"\n"
-        else:
-            argv, stdin = ["/usr/lib/lab/proxied"], b""
-        said = channel.run(argv, stdin=stdin, timeout=seconds)
-        lines = said.decode(errors="replace")
-        pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
-        return {pair[0]: pair[1] for pair in pairs}
-
-    return _sources_first(blueprint, nodes, put, _INSIDE_SECONDS)
-
-
-def _sources_first(blueprint: Blueprint, nodes: Sequence[Node], put: _Put, patience: float) -> Ask:
-    """Puts a node's question, with what the nodes that it replicates from said just before.
-
-    ``patience``: seconds for all of that.
-    """
-    members = {node.name: member_of(node) for node in nodes}
-    by_name = {node.name: node for node in nodes}
-
-    def reported_by(name: str) -> Mapping[str, str]:
-        node = by_name[name]
-        try:
-            return put(node, blueprint.question(node.role, {}), patience * (1 - _REST))
-        except (CommandFailed, NotReady, NotFound):
-            return {}
-
-    def answer(node: Node) -> Mapping[str, str]:
-        member, others = member_of(node), list(members.values())
-        reported: dict[str, Mapping[str, str]] = {}
-        for name in blueprint.sources(member, others):
-            reported[name] = reported_by(name)
-            if reported[name] and blueprint.any_source:
-                break
-        share = _REST if reported else 1.0
-        found = put(node, blueprint.question(node.role, reported), patience * share)
-        known = set(reported)
-        while more := blueprint.elsewhere(member, others, found, reported):
-            reported[more[0]] = reported_by(more[0])
-        if known != set(reported):
-            found = put(node, blueprint.question(node.role, reported), patience * _REST)
-        return found
-
-    return answer
-
-
-def size_of(nodes: Sequence[Node]) -> int:
-    """How many of ``nodes`` form one system: all but proxies."""
-    return sum(not node.is_proxy for node in nodes)
-
-
-def _check_agent(hypervisor: Hypervisor, node: Node, seconds: float) -> GuestChannel:
-    channel = hypervisor.channel(node.guest)
-    if not channel.ping(seconds):
-        raise NotReady(f"the guest agent of {node.name} does not answer")
-    return channel
 
 
 def until_ready(
@@ -326,7 +105,7 @@ def server_errors(ctx: Context, node: Node) -> list[str]:
         channel = ctx.hypervisor.channel(node.guest)
         if channel.ping(1.0):
             argv = [*_LOG, *engine_units(ctx, node.image)]
-            log = channel.run(argv, timeout=_PATIENCE).decode(errors="replace")
+            log = channel.run(argv, timeout=_LOG_SECONDS).decode(errors="replace")
             return [line for line in log.splitlines() if "[ERROR]" in line][-5:]
     return []
 
@@ -340,50 +119,3 @@ def tail(log: Path, lines: int = 5) -> list[str]:
     text = _ESCAPES.sub("", text)
     clean = "".join(c for c in text if c.isprintable() or c == "\n")
     return [line for line in clean.splitlines() if line.strip()][-lines:]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The role that a node has now, and its requirements, each with the node's state if unmet.
-
-    ``position``: what it has executed, which may be nothing; None if that is not known.
-    """
-
-    role: str
-    requirements: Sequence[tuple[Requirement, NodeState]]
-    position: str | None = None
-
-    @property
-    def missing(self) -> tuple[Requirement, NodeState] | None:
-        """The first requirement that is not met."""
-        return next((found for found in self.requirements if not found[0].met), None)
-
-
-def ask_node(node: Node, nodes: int, blueprint: Blueprint, answer: Ask, way: str) -> Asked:
-    """What ``node`` is in a lab of ``nodes``, without proxies.
-
-    ``way``: the text of the requirement that SQL answers; without SQL, the guest agent has to.
-    """
-    name, way = ("SQL", way) if node.has_sql else ("agent", AGENT)
-    try:
-        found = answer(node)
-    except (CommandFailed, NotReady, NotFound) as error:
-        conditions = blueprint.requirements(node.role, nodes)
-        first = Requirement(node.name, name, way, met=False, found=_reason(error))
-        rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
-        return Asked(node.role, [(first, "unreachable"), *rest])
-    role = blueprint.role(node.role, found)
-    conditions = blueprint.requirements(role, nodes)
-    met: list[tuple[Requirement, NodeState]] = [
-        (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
-        for c in conditions
-    ]
-    answered = Requirement(node.name, name, way, met=True)
-    position: str | None = blueprint.position(found)
-    if position and (len(position) >= _VALUE or not _POSITION.fullmatch(position)):
-        position = None  # it was cut, or is none
-    return Asked(role, [(answered, "unreachable"), *met], position)
-
-
-def _reason(error: LabError) -> str:
-    return error.details[-1] if error.details else error.what

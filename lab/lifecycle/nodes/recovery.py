@@ -14,7 +14,8 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node, engines_of
-from lab.lifecycle.nodes.readiness import Ask, first_missing, not_ready, through_agent
+from lab.lifecycle.nodes.readiness import first_missing, not_ready
+from lab.observe.ask import Ask, through_agent
 from lab.wait import Deadline
 
 _SECONDS = 30.0

@@ -2,7 +2,7 @@
 
 The statements that only look (ours, and those of `lab status`) are not counted as use, nor those of
 snapshots: a server's ``Com_*`` counters tell statements apart by kind, and a SELECT that only looks
-comes after a statement of a rare kind (``readiness.LOOK``). What runs for long is counted once,
+comes after a statement of a rare kind (``ask.LOOK``). What runs for long is counted once,
 when it begins; so the list of processes is looked at as well.
 """
 
@@ -15,12 +15,12 @@ from lab.errors import NotReady
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.readiness import account_at
 from lab.names import GuestName
+from lab.observe.ask import account_at
+from lab.observe.ways import Rows
 from lab.wait import Deadline
 
 _COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"

@@ -24,8 +24,7 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.engine import find, keys_for, other_keys, recipe_of, required
 from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes import configuration
-from lab.lifecycle.nodes.inspect import nodes_of
-from lab.lifecycle.nodes.observe import observe
+from lab.lifecycle.nodes.inspect import observed_of
 from lab.locks.named import lock
 from lab.names import GuestName, Owner
 from lab.spec import LabSpec
@@ -182,9 +181,8 @@ def _check(ctx: Context, name: str) -> None:
     guests = ctx.hypervisor.guests()
     if not runs(ctx, name, guests):
         raise NotReady(f"not all guests of {name} run")
-    record = ctx.store.labs.get(name)
-    observed = observe(ctx, [(record, nodes_of(ctx, name))], guests, within=_PATIENCE)
-    missing = [one for seen in observed.values() for one in seen.requirements if not one.met]
+    observed = observed_of(ctx, [ctx.store.lab_with_nodes(name)], guests, within=_PATIENCE)[name]
+    missing = [one for seen in observed.nodes.values() for one in seen.requirements if not one.met]
     if missing:
         raise NotReady(f"{missing[0].node} of {name} is not ready: {missing[0].found}")
 

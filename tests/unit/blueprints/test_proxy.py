@@ -21,7 +21,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import NotReady
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
-from lab.lifecycle.core import page
+from lab.observe import page
 from lab.options import Options
 from lab.run import run
 from lab.spec import LabSpec

@@ -38,11 +38,11 @@ from lab.lifecycle.core.views import (
     LabView,
     PersonalColumn,
     Preview,
-    Requirement,
-    Rows,
     SnapshotView,
     TemplateView,
 )
+from lab.observe.states import Requirement
+from lab.observe.ways import Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.spec import LabSpec

@@ -20,7 +20,8 @@ from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
 from lab.cli.terminal.tree import topology_text, tree_text
 from lab.guest.authority import make
-from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, Rows, SnapshotView
+from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, SnapshotView
+from lab.observe.ways import Rows
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle

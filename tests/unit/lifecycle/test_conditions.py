@@ -12,7 +12,8 @@ import pytest
 
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.core.conditions import parse, unmet, until
-from lab.lifecycle.core.views import LabView, NodeView, Rows
+from lab.lifecycle.core.views import LabView, NodeView
+from lab.observe.ways import Rows
 
 
 def node(name: str, state: str = "ready") -> NodeView:

@@ -12,9 +12,8 @@ from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView, Rows
+from lab.lifecycle.core.views import LabView
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
@@ -23,6 +22,8 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
+from lab.observe.account import Account
+from lab.observe.ways import Rows
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 

@@ -17,17 +17,18 @@ from lab.errors import NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.fake.inside import Inside
 from lab.lifecycle import power
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.sql import ask as ask_sql
-from lab.lifecycle.core.sql import ask_all
-from lab.lifecycle.core.views import LAB_STATES, NODE_STATES, LabState, NodeState, Rows
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.query import client, query
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import lock
 from lab.names import GuestName
+from lab.observe.account import Account
+from lab.observe.sql import ask as ask_sql
+from lab.observe.sql import ask_all
+from lab.observe.states import LAB_STATES, NODE_STATES, LabState, NodeState
+from lab.observe.ways import Rows
 from lab.options import Options
 from lab.wait import Deadline, until
 from tests import ROOT

@@ -12,7 +12,7 @@ from lab.hypervisor import Capabilities
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.core.conditions import parse, unmet
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView, Rows
+from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.promote import promote
@@ -20,6 +20,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
+from lab.observe.ways import Rows
 from lab.options import Options
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World

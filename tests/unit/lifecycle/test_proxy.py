@@ -20,7 +20,6 @@ from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.conditions import Condition, unmet
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Rows
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
@@ -32,6 +31,7 @@ from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import EVERYWHERE, GuestName, template_ref
+from lab.observe.ways import Rows
 from lab.options import Options
 from lab.spec import LabSpec
 from lab.units import MIB

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from lab.errors import NotReady
-from lab.lifecycle.core.account import Account
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Rows
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
-from lab.lifecycle.nodes.readiness import through_port, until_ready
+from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.up import up
+from lab.observe.account import Account
+from lab.observe.ask import through_port
+from lab.observe.ways import Rows
 from lab.spec import LabSpec
 from lab.wait import Deadline
 from tests.support.lifecycle_world import SIZE, World
@@ -64,7 +65,7 @@ def _wait(ctx: Context, seconds: float, *, grows: bool) -> None:
     nodes, record = nodes_of(ctx, "shop"), record_of(ctx, "shop")
     deadline = Deadline.after(seconds)
     ask = through_port(
-        ctx, record.plan, account_of(ctx, record), nodes,
+        ctx.ways, record.plan, account_of(ctx, record), nodes,
         patience=PATIENCE, deadline=deadline if grows else None,
     )  # fmt: skip
     until_ready(ctx, nodes, record.plan, ask, deadline, pause=0.01)

@@ -26,8 +26,8 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from lab.errors import CommandFailed, NotReady
-from lab.lifecycle.core.account import Account
-from lab.lifecycle.core.views import Rows
+from lab.observe.account import Account
+from lab.observe.ways import Rows
 from lab.passwords import NATIVE
 from lab.wait import Deadline
 

@@ -1,5 +1,6 @@
-"""The observed state of labs: what their nodes answer now, within a time limit.
+"""One round of questions: what the nodes of labs answer now, within a time limit.
 
+Every view of a lab is drawn from an ``Observation``, so all of them say the same of one moment.
 There are two states. The *recorded* one (``LabRecord.state``) is set by the last command, and
 decides which commands are allowed. The *observed* one (``LabView.state``) is derived from the
 requirements of every node at the time of the query, and is what users see.
@@ -9,27 +10,23 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from lab.blueprints import Blueprint
-from lab.errors import InvalidSpec, LabError, NotReady
+from lab.errors import LabError, NotReady
 from lab.hypervisor import Guest
-from lab.lifecycle.core.views import LabState, NodeState, Requirement
-from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.readiness import THROUGH_PORT, WORST, ask_node, size_of, through_port
 from lab.names import GuestName
+from lab.observe.account import Account
+from lab.observe.ask import THROUGH_PORT, WORST, Ask, ask_node, through_port
+from lab.observe.states import LabState, NodeState, Requirement
+from lab.observe.target import Target, size_of
+from lab.observe.ways import Ways
 from lab.wait import Deadline
-
-if TYPE_CHECKING:
-    from lab.lifecycle.core.context import Context
-    from lab.lifecycle.nodes.nodes import Node
-    from lab.lifecycle.nodes.readiness import Ask
-    from lab.state.records import LabRecord
 
 _THREADS = 256
 _UNANSWERED = 64
@@ -52,6 +49,33 @@ class Observed:
     position: str | None = None
 
 
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of a lab: ``at`` that time (epoch seconds), each of its ``nodes``, by name.
+
+    ``seconds``: how long the round took.
+    """
+
+    lab: str
+    at: float
+    nodes: Mapping[str, Observed]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A lab that is asked: its ``nodes``, by ``plan``, with ``account``.
+
+    ``why``: why they cannot be asked where ``plan`` or ``account`` is None.
+    """
+
+    lab: str
+    nodes: Sequence[Target]
+    plan: Blueprint | None
+    account: Account | None
+    why: str = ""
+
+
 Key = tuple[str, str]
 """A lab and a node of it, by their names."""
 
@@ -61,55 +85,61 @@ _guard = threading.Lock()
 
 
 def observe(
-    ctx: Context,
-    labs: Sequence[tuple[LabRecord, Sequence[Node]]],
+    ways: Ways,
+    subjects: Sequence[Subject],
     guests: Mapping[GuestName, Guest],
     *,
-    within: float | None = None,
-) -> dict[Key, Observed]:
-    """Query all nodes of ``labs`` in parallel; returns after ``within`` seconds at most.
+    within: float,
+) -> dict[str, Observation]:
+    """Query all nodes of all ``subjects`` in parallel; the observations, by lab.
 
-    ``within``: default is the setting ``answer_timeout``. A node whose guest does not run is not
-    queried. Raises nothing: a failure is the state of its node.
+    Returns after ``within`` seconds at most. A node whose guest does not run is not queried.
+    Raises nothing: a failure is the state of its node.
     """
-    within = within or ctx.settings.answer_timeout
+    began, at = time.monotonic(), time.time()
     found: dict[Key, Observed] = {}
     questions: dict[Key, Callable[[], Observed]] = {}
-    for record, nodes in labs:
-        plan, count, ask = _plan(record), size_of(nodes), None
-        for node in nodes:
-            key = (record.name, node.name)
+    for one in subjects:
+        count, ask = size_of(one.nodes), None
+        for node in one.nodes:
+            key = (one.lab, node.name)
             guest = guests.get(node.guest)
             state: NodeState = guest.state if guest else "stopped"
             if state != "running":
-                found[key] = _silent(count, node, plan, f"the guest is {state}", state)
-            elif plan is None or not record.user:
-                why = "it has no account yet" if plan else f"unknown blueprint {record.blueprint}"
-                found[key] = _silent(count, node, plan, why)
+                found[key] = _silent(count, node, one.plan, f"the guest is {state}", state)
+            elif one.plan is None or one.account is None:
+                found[key] = _silent(count, node, one.plan, one.why)
             else:
-                found[key] = _silent(count, node, plan, f"no answer within {within:g} s")
-                # Not earlier: this imports the SQL client, which labs that do not run do not need.
-                ask = ask or through_port(
-                    ctx, plan, account_of(ctx, record), nodes, patience=within
-                )
-                questions[key] = partial(_question, count, node, plan, ask)
-    return found | _answers(questions, Deadline.after(within))
+                found[key] = _silent(count, node, one.plan, f"no answer within {within:g} s")
+                ask = ask or through_port(ways, one.plan, one.account, one.nodes, patience=within)
+                questions[key] = partial(_question, count, node, one.plan, ask)
+    found |= _answers(questions, Deadline.after(within))
+    took = time.monotonic() - began
+    return {
+        one.lab: Observation(
+            one.lab, at, {node.name: found[one.lab, node.name] for node in one.nodes}, took
+        )
+        for one in subjects
+    }
 
 
-def lab_state(record: LabRecord, nodes: Sequence[str], *, working: bool) -> LabState:
-    """The state of a lab, from its record and the observed states of its nodes.
+def lab_state(
+    recorded: LabState, nodes: Collection[str], *, working: bool, pooled: bool
+) -> LabState:
+    """The state of a lab, from the one that is ``recorded`` and the observed ones of its nodes.
 
-    ``working``: a command is working on it. See ``views.LAB_STATES`` for the meanings.
+    ``working``: a command is working on it; ``pooled``: it is in a warm pool. See
+    ``LAB_STATES`` for the meanings.
     """
     there = set(nodes)
-    if record.state not in ("ready", "stopped"):
-        return record.state
+    if recorded not in ("ready", "stopped"):
+        return recorded
     if there <= {"stopped"}:
         return "stopped"
-    if record.state == "stopped" and working:
+    if recorded == "stopped" and working:
         return "starting"
-    if there == {"ready"} and record.state == "ready":
-        return "pooled" if record.pool else "ready"
+    if there == {"ready"} and recorded == "ready":
+        return "pooled" if pooled else "ready"
     worst: tuple[LabState, ...] = ("not-primary", "unreachable")
     lost = [state for state in worst if state in there] if there.isdisjoint(_SERVING) else []
     return lost[0] if lost else "degraded"
@@ -121,14 +151,7 @@ def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeSta
     return next((state for state in WORST if state in unmet), "ready")
 
 
-def _plan(record: LabRecord) -> Blueprint | None:
-    try:
-        return record.plan
-    except InvalidSpec:
-        return None  # of another version of lab
-
-
-def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
+def _question(nodes: int, node: Target, plan: Blueprint, ask: Ask) -> Observed:
     try:
         asked = ask_node(node, nodes, plan, ask, THROUGH_PORT)
     except (LabError, OSError) as error:
@@ -139,14 +162,14 @@ def _question(nodes: int, node: Node, plan: Blueprint, ask: Ask) -> Observed:
 
 def _silent(
     nodes: int,
-    node: Node,
+    node: Target,
     plan: Blueprint | None,
     why: str,
     state: NodeState = "unreachable",
 ) -> Observed:
     """One of ``nodes`` that did not answer: ``why``; its other requirements are unknown."""
 
-    def refuse(_: Node) -> Mapping[str, str]:
+    def refuse(_: Target) -> Mapping[str, str]:
         raise NotReady(why)
 
     if plan is None:

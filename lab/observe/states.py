@@ -1,0 +1,58 @@
+"""The states of nodes and labs, and what they follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+NodeState = Literal[
+    "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped"
+]
+NODE_STATES: Mapping[NodeState, str] = {
+    "ready": "all its requirements are met",
+    "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
+    "not-synced": "in a primary component, but joining, donating or desynced",
+    "not-primary": "in no primary component: it refuses statements",
+    "unreachable": "its guest runs, but SQL (without SQL, the guest agent) did not answer in time",
+    "running": "its guest was not queried: the lab is being created, or its creation failed",
+    "paused": "its guest is paused",
+    "stopped": "it has no guest",
+}
+"""The states of a node, and their meanings."""
+
+LabState = Literal[
+    "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
+    "creating", "failed", "removing", "pooled", "unrecorded",
+]  # fmt: skip
+LAB_STATES: Mapping[LabState, str] = {
+    "ready": "every requirement of every node is met",
+    "degraded": "not all nodes are ready; ready nodes may still accept statements",
+    "not-primary": "nodes answer, but none is in a primary component: no node accepts statements",
+    "unreachable": "guests run, but no node answered SQL in time",
+    "starting": "a command is starting it",
+    "stopped": "no node has a guest",
+    "creating": "a command is creating it",
+    "failed": "creation failed, and its guests were kept (`--keep-failed`)",
+    "removing": "a command is removing it, or was interrupted",
+    "pooled": "ready, and in a warm pool of the service",
+    "unrecorded": "missing from the state database; only its guests and volumes exist",
+}
+"""The states of a lab, and their meanings."""
+
+READY: tuple[LabState, ...] = ("ready", "pooled")
+"""The states of a lab in which every requirement is met."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """Something that must hold for a node to be ready, and whether it does.
+
+    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    """
+
+    node: str
+    name: str
+    what: str
+    met: bool | None
+    found: str = ""

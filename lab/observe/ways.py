@@ -1,0 +1,50 @@
+"""The ways in which nodes are asked: SQL through ports, pages, guest agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lab.hypervisor import Hypervisor
+from lab.observe.account import Account
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The result of a statement: no columns where it returns no rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    affected: int
+
+
+class SqlAll(Protocol):
+    """Runs statements on one connection; see ``sql.ask_all``."""
+
+    def __call__(
+        self,
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
+        """Rows of each; raises NotReady or CommandFailed."""
+
+
+class Page(Protocol):
+    """The HTTP status of a page at a port; see ``page.status``."""
+
+    def __call__(self, host: str, port: int, *, timeout: float) -> str:
+        """The status; raises NotReady."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What a round of questions is asked through."""
+
+    sql_all: SqlAll
+    page: Page
+    hypervisor: Hypervisor
