@@ -45,7 +45,7 @@ class OptionFile:
 
 def _delay(value: object) -> float:
     if isinstance(value, str):
-        return parse_duration(f"{value}s" if value.isdecimal() and value.isascii() else value)
+        return parse_duration(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongType
     return float(value)

@@ -194,7 +194,7 @@ def _spec(config: pytest.Config) -> LabSpec:
     if ttl := config.getoption("lab_ttl"):
         given["ttl"] = flags.duration("--lab-ttl", ttl)
     lease = settings.default_ttl or _LEASE
-    values = labfile.read(config.rootpath)
+    values = labfile.read(config.rootpath, set(given))
     spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
     planned(spec)
     return spec

@@ -32,9 +32,19 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 node``, ``3 nodes``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def parse_duration(text: str) -> float:
     """Seconds from ``90s``, ``15m``, ``2h``, ``1d12h``; raises InvalidSpec."""
     match = _DURATION.fullmatch(text.strip())
+    if text.strip().isdecimal():
+        # 5 is no lease of five seconds: whoever means hours would lose the lab with its data.
+        raise InvalidSpec(
+            f"{text!r} has no unit", hint="write durations like 90s, 30m, 2h or 1d12h"
+        )
     if not match or not match[0]:
         raise InvalidSpec(
             f"{text!r} is not a duration", hint="write durations like 30m, 2h or 1d12h"
@@ -94,7 +104,7 @@ def _lease(value: object) -> float | None:
     said = text(value).strip().lower()
     if said in {"", "none"}:
         return None
-    return parse_duration(f"{said}s" if said.isdecimal() and said.isascii() else said)
+    return parse_duration(said)
 
 
 SIZE = Key("bytes, or a size such as 2G", _size)

@@ -22,7 +22,7 @@ from lab.api.events.notifier import Subscription
 from lab.api.http import problems
 from lab.api.http.auth import Caller
 from lab.api.http.models import Job
-from lab.api.http.units import IN_SECONDS, Seconds
+from lab.api.http.units import IN_SECONDS, SecondsInQuery
 from lab.errors import LimitReached
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord
@@ -35,7 +35,7 @@ _POLL_EVERY = 2.0
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 
 
-_Wanted = Annotated[Seconds, Field(ge=0, le=LONGEST_WAIT)]
+_Wanted = Annotated[SecondsInQuery, Field(ge=0, le=LONGEST_WAIT)]
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,18 @@ from lab.units import format_time, parse_duration, parse_size
 
 
 def _seconds(value: object) -> object:
-    if not isinstance(value, str) or value.strip().replace(".", "", 1).isdecimal():
+    if not isinstance(value, str):
         return value
     try:
         return parse_duration(value)
     except InvalidSpec as error:
         raise ValueError(f"{error.what}; {error.hint}") from None
+
+
+def _in_query(value: object) -> object:
+    """A query has texts only: so a number there is one of seconds."""
+    number = isinstance(value, str) and value.strip().replace(".", "", 1).isdecimal()
+    return value if number else _seconds(value)
 
 
 def _bytes(value: object) -> object:
@@ -33,6 +39,10 @@ _SIZE = Annotated[str, Field(pattern=r"^\d{1,12}[KMGT]?$")]
 
 Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=float | _DURATION)]
 """A duration that is asked for: a number of seconds, or a text such as 30m or 1d12h."""
+SecondsInQuery = Annotated[
+    float, BeforeValidator(_in_query, json_schema_input_type=float | _DURATION)
+]
+"""The same in a query."""
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | _SIZE)]
 """A size that is asked for: a number of bytes, or a text such as 768M or 1G."""
 Time = Annotated[

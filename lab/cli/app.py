@@ -143,8 +143,7 @@ def pick(session: Session, name: str) -> str:
 
     if name:
         return check_lab_name(name)
-    named = labfile.read(Path.cwd()).get("name")
-    if named:
+    if named := labfile.name_in(Path.cwd()):
         return named
     names = session.names()
     if not names:

@@ -33,6 +33,10 @@ class Verb(TyperCommand):
         refuse_empty(ctx)
         return rest
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """As its base, which puts what is required in braces; manuals do not."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
 
 def refuse_empty(ctx: Any) -> None:
     """Raise InvalidSpec if a value is given and empty, as by an unset variable of a script.

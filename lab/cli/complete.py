@@ -62,6 +62,13 @@ def snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
     return [label for label in known if label.startswith(incomplete) and label not in given]
 
 
+def removable_snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
+    """As ``snapshots``, without the state after creation."""
+    from lab.schedule import ORIGIN
+
+    return [label for label in snapshots(ctx, incomplete) if label != ORIGIN]
+
+
 def images(ctx: typer.Context, incomplete: str) -> list[str]:
     """Recorded images, by recipe and by key."""
     return [name for name in _recorded(ctx).images if name.startswith(incomplete)]
@@ -117,6 +124,13 @@ def proxies(incomplete: str) -> list[str]:
     from lab.options import PROXIES
 
     return [name for name in PROXIES if name.startswith(incomplete)]
+
+
+def identities(incomplete: str) -> list[str]:
+    """Whose identity the servers of a branch have."""
+    from lab.spec import IDENTITIES
+
+    return [name for name in IDENTITIES if name.startswith(incomplete)]
 
 
 def conditions(incomplete: str) -> list[str]:

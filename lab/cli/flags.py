@@ -273,6 +273,7 @@ WhoseIdentity = Annotated[
     typer.Option(
         "--identity",
         metavar="new|shared",
+        autocompletion=complete.identities,
         help="`new`: restart the servers with ids and UUIDs that no other lab has.",
     ),
 ]
@@ -283,6 +284,8 @@ KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Keep the guests of a failed lab, for inspection.")
 ]
 
+_OF_LABS = ("name", "ttl", "snapshots", "user")
+"""What labs are given one by one: no template depends on it."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 
@@ -326,7 +329,7 @@ class Creation:
     @property
     def limit(self) -> float | None:
         """``timeout`` in seconds, None if it is not given; raises InvalidSpec."""
-        return duration("--timeout", self.timeout) if self.timeout else None
+        return seconds("--timeout", self.timeout) if self.timeout else None
 
 
 def expand(verb: Callable[..., T]) -> Callable[..., T]:
@@ -362,10 +365,12 @@ def wanted(
     """The lab that flags and ``lab.toml`` describe; raises InvalidSpec."""
     from lab.config import labfile
 
+    unread: set[str] = set() if creation else {*_OF_LABS}
     creation = creation or Creation()
     texts = vars(cluster) | {"name": creation.name, "ttl": creation.ttl, "snapshots": snapshots}
     given = cast("LabValues", {key: _read(key, text) for key, text in texts.items() if text})
-    spec = labfile.merge(labfile.read(Path.cwd()), given, default_ttl=settings.default_ttl)
+    values = labfile.read(Path.cwd(), unread | set(given))
+    spec = labfile.merge(values, given, default_ttl=settings.default_ttl)
     if not settings.url:  # a service has profiles of its own
         settings.profile_of(spec.profile)  # a wrong name is reported before anything else
     return spec
@@ -401,11 +406,16 @@ def size(flag: str, text: str) -> int:
 
 
 def duration(flag: str, text: str) -> float:
-    """Seconds, from ``90``, ``90s`` or ``5m``; raises InvalidSpec."""
+    """Seconds, from ``90s`` or ``5m``; raises InvalidSpec."""
     try:
-        return parse_duration(f"{text}s" if text.isdecimal() and text.isascii() else text)
+        return parse_duration(text)
     except InvalidSpec as error:
         raise _about(flag, error) from None
+
+
+def seconds(flag: str, text: str) -> float:
+    """As ``duration``, of a flag that takes plain seconds as well: ``90``."""
+    return duration(flag, f"{text}s" if text.isdecimal() and text.isascii() else text)
 
 
 def lease(flag: str, text: str) -> float | None:
@@ -415,7 +425,7 @@ def lease(flag: str, text: str) -> float | None:
 
 def timeout(text: str, default: float) -> float:
     """Seconds; raises InvalidSpec."""
-    return duration("--timeout", text) if text else default
+    return seconds("--timeout", text) if text else default
 
 
 def node(text: str, default: str = "n1") -> str:

@@ -152,5 +152,5 @@ class _Dataset:
 def _latest(found: _Dataset) -> DatasetView:
     ready = [view for view in found.versions if view.state == "ready"] or found.versions
     if not ready:
-        raise NotFound(f"there is no dataset {found.name}")
+        raise NotFound(f"there is no dataset {found.name!r}")
     return ready[-1]

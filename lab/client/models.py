@@ -40,7 +40,7 @@ class Lab(LabView):
             if found.name == name:
                 return found
         names = ", ".join(node.name for node in self.nodes)
-        raise NotFound(f"lab {self.name} has no node {name}", hint=f"its nodes: {names}")
+        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ the default of ``LabSpec``, and the lease that of the settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
-from lab.keys import Keys, keys
+from lab.keys import Keys, keys, parse
 from lab.options import OptionFile, Options, Proxy, Topology
 from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
@@ -62,20 +62,40 @@ class LabValues(TypedDict, total=False):
     user: tuple[User, ...]
 
 
-def read(directory: Path) -> LabValues:
+def read(directory: Path, unread: Collection[str] = ()) -> LabValues:
     """What ``lab.toml`` in ``directory`` says; empty if there is none.
 
-    Raises InvalidSpec, naming the file and the key, for unknown keys, wrong types and
+    ``unread``: the keys that the caller does not need: the files and variables that they name may
+    be missing. Raises InvalidSpec, naming the file and the key, for unknown keys, wrong types and
     values that no lab can have.
     """
     path = directory / FILE_NAME
-    values = tomlfile.read(path, KEYS)
+    values = tomlfile.read(path, KEYS, unread)
     for key, value in values.items():
-        try:  # each alone, so that the message is about this key
-            spec_of({"blueprint": "any", key: value})
-        except InvalidSpec as error:
-            raise InvalidSpec(f"{path}: {key}: {error.what}", hint=error.hint) from None
+        _check(path, key, value)
     return cast("LabValues", values)
+
+
+def name_in(directory: Path) -> str:
+    """The name in ``lab.toml`` in ``directory``, and nothing else of it; empty if there is none.
+
+    A lab that was made by an earlier content of the file can be used and removed. Raises
+    InvalidSpec.
+    """
+    path = directory / FILE_NAME
+    found = tomlfile.table(path)
+    if "name" not in found:
+        return ""
+    name: str = parse(KEYS, "name", found["name"], path)
+    _check(path, "name", name)
+    return name
+
+
+def _check(path: Path, key: str, value: object) -> None:
+    try:  # each alone, so that the message is about this key
+        spec_of({"blueprint": "any", key: value})
+    except InvalidSpec as error:
+        raise InvalidSpec(f"{path}: {key}: {error.what}", hint=error.hint) from None
 
 
 def merge(

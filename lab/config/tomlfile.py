@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,26 @@ from lab.errors import HostUnfit, InvalidSpec
 from lab.keys import Keys, parse_all
 
 
-def read(path: Path, keys: Keys) -> dict[str, Any]:
+def read(path: Path, keys: Keys, unread: Collection[str] = ()) -> dict[str, Any]:
     """The parsed values of the file at ``path``; empty if there is no such file.
 
-    Raises InvalidSpec, naming the file and the key, for what is not in ``keys``, what has
-    the wrong type, and what is not TOML or cannot be read.
+    ``unread``: those of ``keys`` whose values are left out, whatever they are. Raises InvalidSpec,
+    naming the file and the key, for what is not in ``keys``, what has the wrong type, and what is
+    not TOML or cannot be read.
     """
+    values = table(path)
+    return parse_all(keys, {key: values[key] for key in values if key not in unread}, path)
+
+
+def table(path: Path) -> dict[str, Any]:
+    """The file at ``path`` as TOML has it; empty if there is no such file. Raises InvalidSpec."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
-    return parse_all(keys, loads(content, path), path)
+    return loads(content, path)
 
 
 def put(path: Path, keys: Keys, key: str, value: str) -> None:

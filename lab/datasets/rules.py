@@ -31,6 +31,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -364,11 +365,11 @@ def scan(columns: Iterable[Column], rules: Rules | None = None) -> tuple[Suspici
 def _suspicion(column: Column) -> Suspicion | None:
     runs = _runs(column.name)
     for what, rule, words, types in _SUSPECTS:
-        if column.type in types and (hits := runs & _words(words)):
-            word = max(sorted(hits), key=len)
-            reason = f"{what}: {word!r} in its name, type {column.type}"
+        if column.type in types and (hits := runs.keys() & _words(words)):
+            part = runs[max(sorted(hits), key=len)]
+            reason = f"{what}: {part!r} in its name, type {column.type}"
             return Suspicion(column, reason, _fitting(column, rule))
-    if "name" in runs and column.is_text and (hits := _runs(column.table) & _words(_PEOPLE)):
+    if "name" in runs and column.is_text and (hits := _runs(column.table).keys() & _words(_PEOPLE)):
         return Suspicion(column, f"a person's name: the table is of {min(hits)!r}", "name")
     return None
 
@@ -389,11 +390,15 @@ def _words(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-def _runs(name: str) -> set[str]:
-    """The words of a name, and neighbours joined: ``e_mail``, ``eMail`` have ``email``."""
-    words = [_plain(word) for word in _WORD.findall(name)[:_WORDS_OF_NAME]]
+def _runs(name: str) -> dict[str, str]:
+    """The words of a name, and neighbours joined, each with its part of the name.
+
+    ``e_mail`` and ``eMail`` have ``email``.
+    """
+    found = list(islice(_WORD.finditer(name), _WORDS_OF_NAME))
+    words = [_plain(word[0]) for word in found]
     return {
-        "".join(words[start:end])
+        "".join(words[start:end]): name[found[start].start() : found[end - 1].end()]
         for start in range(len(words))
         for end in range(start + 1, min(start + 3, len(words)) + 1)
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from lab.lifecycle.images import publish
 from lab.lifecycle.images.engine import choose, required
 from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
+from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
 from lab.spec import LabSpec
 from lab.state.records import ImageRecord, LabRecord
@@ -214,24 +215,28 @@ def scan(ctx: Context, text: str) -> list[PersonalColumn]:
 def remove(ctx: Context, text: str, *, defer: bool = False) -> bool:
     """Remove the version ``shop@2``, or all versions of ``shop``; whether they are gone.
 
-    One that labs use is refused, or with ``defer`` no new lab gets it, and it is removed with the
-    last of these labs. Raises NotFound, and Conflict: the others are removed.
+    Where labs use one of them nothing is removed; or, with ``defer``, no new lab gets that one, and
+    it is removed with the last of its labs. Raises NotFound, and Conflict.
     """
     record = named(ctx, text, removing=True)
     wanted = [record] if "@" in text else versions_of(ctx, record.dataset)
-    kept: list[Conflict] = []
-    for one in wanted:
-        try:
-            retire.remove(ctx, one.key)
-        except Conflict as error:
-            kept.append(error)
-            if defer and one.state == "ready":
-                ctx.store.images.update(one.key, removing=True)
-                what = f"{one.dataset}@{one.version} is removed with its last lab: {error.what}"
-                ctx.progress.note("dataset", what)
-    if kept and not defer:
-        raise kept[0]
-    return not kept
+    with ExitStack() as locks:
+        free: list[ImageRecord] = []
+        for one in wanted:
+            try:
+                locks.enter_context(lock(ctx.home, "image", one.key, wait=False))
+                retire.check_unused(ctx, one.key)
+                free.append(one)
+            except Conflict as error:
+                if not defer:
+                    raise
+                if one.state == "ready":
+                    ctx.store.images.update(one.key, removing=True)
+                    what = f"{one.dataset}@{one.version} is removed with its last lab: {error.what}"
+                    ctx.progress.note("dataset", what)
+        for one in free:
+            retire.discard(ctx, one.key)
+    return len(free) == len(wanted)
 
 
 def _rules_text(path: Path) -> str:

@@ -110,8 +110,8 @@ def persist(ctx: Context, name: str, label: str) -> None:
 def remove(ctx: Context, name: str, labels: Sequence[str], *, force: bool = False) -> None:
     """Remove snapshots, by label or name; ``force``: protected ones as well.
 
-    Raises NotFound, and Conflict for one that is protected, that is being branched, or that other
-    labs or snapshots descend from, before anything is removed.
+    Raises NotFound, and Conflict for the origin, for one that is protected, that is being branched,
+    or that other labs or snapshots descend from, before anything is removed.
     """
     with ExitStack() as locks:
         locks.enter_context(lock(ctx.home, "lab", name, wait=False))
@@ -120,6 +120,12 @@ def remove(ctx: Context, name: str, labels: Sequence[str], *, force: bool = Fals
         for label in found:
             locks.enter_context(_unbranched(ctx, name, label))
         for capture in found.values():
+            if capture.label == ORIGIN:
+                raise Conflict(
+                    f"origin is the state of {name} after its creation, to which `lab rollback`"
+                    " goes back",
+                    hint="it is removed with the lab",
+                )
             if capture.protected and not force:
                 raise Conflict(
                     f"the snapshot {capture.label} of {name} is protected",

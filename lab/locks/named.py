@@ -201,6 +201,11 @@ def _asked_for(path: Path) -> bool:
 
 def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:
     who = f"process {pid}" if pid else "another process"
+    if (kind, name) == ("state", "serve"):
+        return Busy(
+            f"a service of this home runs already ({who})",
+            hint="`lab --home DIR serve` serves another home",
+        )
     return Busy(
         f"{kind} {name} is busy: {who} is working on it",
         hint="try again when it is done" + (f"; `ps {pid}` shows what it is" if pid else ""),

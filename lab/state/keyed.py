@@ -89,12 +89,12 @@ class Keyed(Generic[R]):
 
     def _unknown(self, connection: Connection, name: str) -> NotFound:
         if not self.suggests:
-            return NotFound(f"there is no {self._noun} {name}")
+            return NotFound(f"there is no {self._noun} {name!r}")
         known: Sequence[str] = connection.execute(select(self._key)).scalars().all()
         otherwise = ""
         if self._noun == "lab":
             otherwise = "`lab ls` shows them" if known else "`lab up pxc` makes one"
         return NotFound(
-            f"there is no {self._noun} {name}",
+            f"there is no {self._noun} {name!r}",
             hint=did_you_mean(name, known, otherwise=otherwise),
         )

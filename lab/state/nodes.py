@@ -36,7 +36,7 @@ class Nodes:
             labs = select(schema.labs.c.name).where(schema.labs.c.name.in_(names))
             missing = names - set(connection.execute(labs).scalars())
             if missing:
-                raise NotFound(f"there is no lab {min(missing)}")
+                raise NotFound(f"there is no lab {min(missing)!r}")
             there = select(_nodes.c.lab, _nodes.c.name).where(_nodes.c.lab.in_(names))
             taken = {(lab, name) for lab, name in connection.execute(there)}
             for record in new:
@@ -82,5 +82,5 @@ class Nodes:
 def _unknown(lab: str, name: str, known: Sequence[str]) -> NotFound:
     otherwise = "its nodes: " + ", ".join(known) if known else ""
     return NotFound(
-        f"lab {lab} has no node {name}", hint=did_you_mean(name, known, otherwise=otherwise)
+        f"the lab {lab} has no node {name}", hint=did_you_mean(name, known, otherwise=otherwise)
     )

@@ -67,6 +67,17 @@ def test_busy_names_the_holder(home: Home) -> None:
             pass
 
 
+def test_a_second_service_is_named(home: Home) -> None:
+    with (
+        lock(home, "state", "serve", wait=False),
+        pytest.raises(
+            Conflict, match=rf"a service of this home runs already .process {os.getpid()}"
+        ),
+        lock(home, "state", "serve", wait=False),
+    ):
+        pass
+
+
 def test_a_killed_holder_holds_nothing(home: Home) -> None:
     with holder(home) as process:
         process.kill()

@@ -202,7 +202,7 @@ def test_labs_begin_with_a_dataset(here: pytest.Pytester) -> None:
     """)
     run(here, "--lab", "galera", "--lab-dataset", "shop@1").assert_outcomes(passed=1)
     refused = run(here, "--lab", "galera", "--lab-dataset", "sohp")
-    refused.stdout.fnmatch_lines(["*there is no dataset sohp*", "*did you mean*shop*"])
+    refused.stdout.fnmatch_lines(["*there is no dataset ?sohp*", "*did you mean*shop*"])
 
 
 @pytest.mark.rare

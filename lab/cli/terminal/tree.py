@@ -8,7 +8,7 @@ from typing import TextIO
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
 from lab.lifecycle.core.views import LabView, NodeView, Place, SnapshotView, descent, topology
-from lab.units import format_size
+from lab.units import counted, format_size
 
 _POSITION = 80
 """Characters of a node's position that a line has."""
@@ -59,7 +59,7 @@ def _place_text(place: Place, node: NodeView) -> str:
 def _behind_text(behind: int | None) -> str:
     if not behind:
         return ""
-    return f"{behind} transaction{'' if behind == 1 else 's'} behind"
+    return f"{counted(behind, 'transaction')} behind"
 
 
 def _source(parent: str) -> str:

@@ -25,7 +25,7 @@ def down(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME",
+            metavar="[NAME]...",
             show_default=False,
             autocompletion=complete.labs,
             help="The labs; optional if lab.toml names one or there is only one.",

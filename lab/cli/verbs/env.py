@@ -37,7 +37,7 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     """
     first = entry or view.entry
     if first is None:
-        raise NotFound(f"lab {view.name} has no nodes", hint="`lab down` removes the rest")
+        raise NotFound(f"the lab {view.name} has no nodes", hint="`lab down` removes the rest")
     if not view.user:
         raise NotFound(
             f"lab {view.name} is {view.state}: its ports and its password are unknown",
@@ -156,7 +156,7 @@ def _node(view: LabView, name: str) -> NodeView:
     found = next((n for n in view.nodes if name in (n.name, n.name.removeprefix("n"))), None)
     if found is None or not found.sql_port:
         raise NotFound(
-            f"lab {view.name} has no node {name} with SQL",
+            f"the lab {view.name} has no node {name} with SQL",
             hint=f"its nodes are {', '.join(n.name for n in view.nodes if n.sql_port)}",
         )
     return found

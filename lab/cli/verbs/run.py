@@ -57,7 +57,8 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
     limit = creation.limit
     # A unique name: the lab can be removed even if an interrupt comes after its creation and
     # before its name is returned.
-    ours = not spec.name
+    # That of lab.toml is the name of the lab that `lab up` makes.
+    ours = not creation.name
     if ours:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:

@@ -10,12 +10,12 @@ import typer
 
 from lab.cli import flags
 from lab.cli.app import app_of, pick
-from lab.cli.complete import snapshots
+from lab.cli.complete import removable_snapshots, snapshots
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, lab_text, left, moment
 from lab.cli.terminal.table import table
-from lab.units import format_size
+from lab.units import counted, format_size
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import SnapshotView
@@ -136,7 +136,7 @@ def rm(
         typer.Argument(
             metavar="LABEL...",
             show_default=False,
-            autocompletion=snapshots,
+            autocompletion=removable_snapshots,
             help="Labels, as in `lab snapshot ls`.",
         ),
     ],
@@ -147,7 +147,7 @@ def rm(
     app = app_of(ctx)
     with app.open() as session:
         session.remove_snapshots(pick(session, name), labels, force=force)
-    app.say(f"removed {len(labels)} snapshot{'s' * (len(labels) > 1)} of {name}")
+    app.say(f"removed {counted(len(labels), 'snapshot')} of {name}")
 
 
 @manual("lab snapshot prune shop")

@@ -16,6 +16,7 @@ from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.names import CaptureRef, VolumeName
+from lab.units import counted
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.personalise import Prepared
@@ -28,7 +29,7 @@ def clone(ctx: Context, capture: Capture, lab: Formation) -> Prepared:
     nodes are to get, made while QEMU was starting. Raises as storage and hypervisor do; what
     was made stays: the caller releases the owner.
     """
-    with ctx.progress.step("clone", f"cloning the disks of {len(lab.nodes)} nodes"):
+    with ctx.progress.step("clone", f"cloning the disks of {counted(len(lab.nodes), 'node')}"):
         intent = intend(ctx, lab.nodes, lab.images)
         ctx.home.create_directory(lab.owner)
         made = []

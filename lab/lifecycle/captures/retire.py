@@ -21,6 +21,18 @@ def is_over(ctx: Context, record: ImageRecord) -> bool:
     )
 
 
+def check_unused(ctx: Context, key: str) -> None:
+    """Raise Conflict while labs use a version; its templates alone do not keep it."""
+    labs = [found.lab.name for found in ctx.store.labs_with_nodes() if key in found.images]
+    if labs:
+        raise Conflict(
+            f"{_at(ctx, key)} is used by {'the lab' if len(labs) == 1 else 'the labs'}"
+            f" {', '.join(labs)}",
+            hint=f"`lab down {' '.join(labs)}` first; with `--defer` it is removed with the last"
+            " lab of it",
+        )
+
+
 def remove(ctx: Context, key: str) -> None:
     """Remove a version and its templates; raises Conflict while labs or commands use it."""
     with lock(ctx.home, "image", key, wait=False):
@@ -47,3 +59,8 @@ def remove_over(ctx: Context, keys: Iterable[str]) -> None:
         if record is not None and is_over(ctx, record):
             with suppress(Conflict):
                 remove(ctx, key)
+
+
+def _at(ctx: Context, key: str) -> str:
+    record = ctx.store.images.get(key)
+    return f"{record.dataset}@{record.version}"

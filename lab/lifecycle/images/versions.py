@@ -46,10 +46,10 @@ def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
 def _unknown(ctx: Context, name: str, version: int, there: Sequence[ImageRecord]) -> NotFound:
     if there and ctx.store.labs.suggests:
         known = ", ".join(f"{name}@{record.version}" for record in there)
-        return NotFound(f"there is no dataset {name}@{version}", hint=f"versions: {known}")
+        return NotFound(f"there is no dataset {f'{name}@{version}'!r}", hint=f"versions: {known}")
     if not ctx.store.labs.suggests:  # a token does not see other projects' datasets
-        return NotFound(f"there is no dataset {name}")
+        return NotFound(f"there is no dataset {name!r}")
     names = sorted({r.dataset for r in ctx.store.images.all() if r.dataset and r.state == "ready"})
     otherwise = "`lab dataset create` makes one"
     hint = did_you_mean(name, names, otherwise=otherwise)
-    return NotFound(f"there is no dataset {name}", hint=hint)
+    return NotFound(f"there is no dataset {name!r}", hint=hint)

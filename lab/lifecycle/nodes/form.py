@@ -31,6 +31,7 @@ from lab.paths import writing
 from lab.schedule import ORIGIN
 from lab.state.records import ResourceKind
 from lab.storage import Volume
+from lab.units import counted
 from lab.wait import Deadline
 
 _LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its processor
@@ -60,7 +61,9 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
     NotReady if they are no cluster by then, and as storage and hypervisor do. What was made
     stays: the caller releases the owner.
     """
-    with ctx.progress.step("clone", f"cloning the image for {len(formation.nodes)} nodes"):
+    with ctx.progress.step(
+        "clone", f"cloning the image for {counted(len(formation.nodes), 'node')}"
+    ):
         volumes = _volumes(ctx, formation)
     with ctx.progress.step("boot", "booting the nodes"):
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]

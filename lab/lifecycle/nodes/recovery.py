@@ -133,8 +133,11 @@ class _Rescue:
             return
         waited = time.monotonic() - self.since >= self.pace.patience
         situation = Situation(standings, self.all_here, waited, self.given, self.password)
+        said = set[tuple[str, str]]()
         for remedy in self.blueprint.remedies(situation, self.engines):
-            self._give(remedy)
+            line = remedy.node, f"{remedy.why}{remedy.effect}"
+            self._give(remedy, silent=line in said)  # one reason may need several orders
+            said.add(line)
 
     def _ask(self, node: Node) -> str:
         try:
@@ -152,12 +155,13 @@ class _Rescue:
                 self.reported.add(node)
                 self.ctx.progress.note("recover", f"{node} {remark}")
 
-    def _give(self, remedy: Remedy) -> None:
+    def _give(self, remedy: Remedy, *, silent: bool) -> None:
         self.given[remedy.node, remedy.order] += 1
         self.since = time.monotonic()
         if remedy.replaces:
             self.reported.add(remedy.node)
-        self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{remedy.effect}")
+        if not silent:
+            self.ctx.progress.note("recover", f"{remedy.node}: {remedy.why}{remedy.effect}")
         node = next(node for node in self.nodes if node.name == remedy.node)
         try:
             channel = self.ctx.hypervisor.channel(node.guest)

@@ -214,7 +214,14 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("up pxc --disk lots", "--disk: 'lots' is not a size"),
         ("up pxc --cpus 0", "a node has 1 to 64 CPUs, not 0"),
         ("up pxc --ttl soon", "--ttl: 'soon' is not a duration\nhint: write durations like"),
-        ("up pxc --ttl 0", "--ttl: the duration must be greater than zero, not '0s'"),
+        ("up pxc --ttl 0s", "--ttl: the duration must be greater than zero, not '0s'"),
+        ("up pxc --ttl 5", "--ttl: '5' has no unit\nhint: write durations like 90s"),
+        ("up replication --delay 60", "--delay: '60' has no unit"),
+        ("extend shop 5", "TTL: '5' has no unit"),
+        ("branch shop --ttl 5", "--ttl: '5' has no unit"),
+        ("snapshot take shop --ttl 5", "--ttl: '5' has no unit"),
+        ("token create ci --ttl 90", "--ttl: '90' has no unit"),
+        ("gc --unused --older-than 30", "--older-than: '30' has no unit"),
         ("up pxc --timeout x", "--timeout: 'x' is not a duration"),
         ("up pxc --name Ünï", "'Ünï' is not a valid name for a lab"),
         ("up pxc --name ../x", "'../x' is not a valid name for a lab"),
@@ -281,6 +288,50 @@ def test_odd_names_are_refused(name: str, capsys: Capture) -> None:
     world = FakeLifecycle()
     assert main(["up", "pxc", f"--name={name}"], lifecycle=world) == 2
     assert "\n\n" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        'user = ["env:APP"]',
+        'init = "schema.sql"',
+        'my_cnf = ["replica=big.cnf"]',
+        'profile = "gone"',
+        "key_of_another_version = 1",
+        "memory = 3.5",
+    ],
+)
+@pytest.mark.parametrize("line", ["down -y", "env", "status", "sql -e SELECT", "stop", "wait"])
+def test_what_only_up_needs_stops_no_other_command(
+    elsewhere: Path, capsys: Capture, line: str, missing: str
+) -> None:
+    """Protects a lab that is to be removed in another terminal, where a variable is not set."""
+    text = f'blueprint = "pxc"\nname = "a"\n{missing}\n'
+    (elsewhere / "lab.toml").write_text(text)
+    assert main(["up"], lifecycle=FakeLifecycle("a")) == 2, "up needs it"
+    assert missing.partition(" ")[0] in capsys.readouterr().err
+    assert main(line.split(), lifecycle=FakeLifecycle("a", "b")) == 0
+
+
+def test_a_flag_replaces_what_lab_toml_names(elsewhere: Path) -> None:
+    """Protects `lab up --user` where the variable that the file names is not set."""
+    (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nuser = ["env:NOT_SET"]\n')
+    (elsewhere / "accounts").write_text("app:secret@shop\n")
+    world = FakeLifecycle()
+    assert main(["up", "--user", "accounts"], lifecycle=world) == 0
+    assert [user.name for user in world.called("up")[0].options.user] == ["app"]
+    assert main(["template", "build"], lifecycle=world) == 0, "no template has accounts of labs"
+
+
+def test_run_makes_a_name_of_its_own(elsewhere: Path) -> None:
+    """Protects the lab that lab.toml names: it is that of `lab up`, and stays."""
+    (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nname = "app"\n')
+    world = FakeLifecycle("app")
+    assert main(["run", "--", "true"], lifecycle=world) == 0
+    assert world.called("up")[0].name.startswith("run-")
+    assert main(["run", "--name", "mine", "--", "true"], lifecycle=world) == 0
+    assert world.called("up")[0].name == "mine"
+    assert list(world.views) == ["app"]
 
 
 def test_a_wrong_lab_toml_is_told(elsewhere: Path, capsys: Capture) -> None:

@@ -85,7 +85,7 @@ def test_closed_streams(env: Mapping[str, str], closed: str) -> None:
     )
     assert done.returncode == 3
     assert ("lab-0" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
-    assert ("no lab none" in done.stderr) == ("2>&-" not in closed)
+    assert ("no lab 'none'" in done.stderr) == ("2>&-" not in closed)
     assert "Traceback" not in done.stderr
     assert (root / "state.db").read_bytes() == before
 

@@ -74,6 +74,8 @@ def test_no_blueprint_is_told() -> None:
         ("name = 'UPPER'", "name: 'UPPER' is not a valid name", "lower-case"),
         ("memory = '1M'", "memory: 1M of memory is too little", "384M"),
         ("ttl = 5", "ttl is 5, expected a duration", ""),
+        ("ttl = '5'", "ttl: '5' has no unit", "90s"),
+        ("delay = '60'", "delay: '60' has no unit", "90s"),
         ("ttl = '0s'", "ttl: the duration must be greater than zero, not '0s'", ""),
     ],
 )

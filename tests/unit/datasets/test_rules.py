@@ -190,6 +190,7 @@ def test_columns_that_look_personal_are_found(name: str, kind: str, rule: str) -
     [found] = scan([text("t", name, kind)])
     assert found.rule == rule
     assert "in its name" in found.reason
+    assert found.reason.split("'")[1] in name, "what it has in its name"
 
 
 @pytest.mark.parametrize(

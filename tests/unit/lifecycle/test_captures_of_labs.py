@@ -734,6 +734,14 @@ def test_a_protected_snapshot_stays(ctx: Context) -> None:
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
 
 
+def test_the_origin_is_not_removed(ctx: Context) -> None:
+    """Protects `lab rollback` without a label: that state is there as long as the lab is."""
+    for force in (False, True):
+        with pytest.raises(Conflict, match="origin is the state of shop after its creation"):
+            snapshot.remove(ctx, "shop", ["origin"], force=force)
+    assert rollback(ctx, "shop", timeout=20.0).state == "ready"
+
+
 @pytest.mark.parametrize("of", ["lab", "storage"])
 def test_a_snapshot_that_could_not_be_protected_stays(
     ctx: Context, of: str, monkeypatch: pytest.MonkeyPatch
@@ -753,7 +761,7 @@ def test_a_snapshot_that_could_not_be_protected_stays(
     gc(ctx)
     assert wanted in [view.name for view in snapshot.snapshots(ctx, "shop")]
     snapshot.protect(ctx, "shop", wanted, protected=True)
-    with pytest.raises(Conflict, match="protected"):
+    with pytest.raises(Conflict, match=r"protected|after its creation"):
         snapshot.remove(ctx, "shop", [wanted])
 
 
