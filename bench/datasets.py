@@ -28,6 +28,18 @@ _LOADED_BY_HAND = 64
 _HOT = 200_000
 """Rows of the first table that labs have in memory, with 40 MB."""
 _WARM = f"SELECT COUNT(c) FROM sbtest.sbtest1 WHERE id <= {_HOT};\n"  # noqa: S608
+_RULES = """\
+[tables."sbtest.sbtest1"]
+id = "keep"
+k = "shuffle"
+c = "name"
+pad = "hash"
+[tables."sbtest.sbtest2"]
+id = "keep"
+k = "keep"
+c = "email"
+pad = {fixed = "-"}
+"""
 _SINGLE = ("up", "single")
 _DATA = "data"
 
@@ -47,8 +59,14 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
             warm.write_text(_WARM)
             options = ("--from", source(megabytes), "--warm", str(warm), "-o", "json")
             made = home.run("dataset", "create", _DATA, *options)
-        rows = made.value["tables"][0]["rows"]
-        taken["create"] = [made.seconds]
+        rows, taken["create"] = made.value["tables"][0]["rows"], [made.seconds]
+        with tempfile.TemporaryDirectory(dir=home.root) as directory:
+            rules = Path(directory) / "rules.toml"
+            rules.write_text(_RULES)
+            options = ("--from", source(megabytes), "--mask", str(rules), "-o", "json")
+            masked = home.run("dataset", "create", "masked", *options)
+        taken["mask"] = [masked.seconds / made.seconds]
+        home.run("dataset", "rm", "masked")
         for words in (UP, (*UP, "--dataset", _DATA)):  # the templates
             home.run("template", "build", *words[1:])
         for number in range(1, runs + 1):
@@ -63,6 +81,13 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
     size = f"{megabytes} MB of SQL"
     names: tuple[tuple[str, str, Any, Target, str], ...] = (
         ("create", f"`lab dataset create`, {size}", "s", Target(), ""),
+        (
+            "mask",
+            "the same with `--mask`, to that without",
+            "x",
+            Target(2.0),
+            "5 rules, one of them `shuffle`, for two of eight tables; data are loaded twice",
+        ),
         (
             "up",
             "warm lab with this dataset to an empty one",

@@ -21,14 +21,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import random
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from lab.datasets.columns import BINARIES, INTEGERS, UNICODE, Column
 from lab.datasets.rules import REALISTIC, Rule, Rules
 from lab.errors import HostUnfit, InvalidSpec
+from lab.units import GIB
 
 SCRATCH = "lab_mask_scratch"
 """The schema of the tables that masking needs; it is dropped at the end."""
@@ -41,6 +44,9 @@ _TAG_LEAST = 12
 """The same in columns that are short: 48 bits; of 100,000 rows two collide once in 50,000 runs."""
 _ROWS = 500
 """Rows in one INSERT."""
+_KEPT = f"{SCRATCH}.kept"
+_SORTS = 16
+"""A sort has this part of the machine's memory; what is larger is merged, in files."""
 _HEAD, _TAIL = 120, 20
 """Characters of a made-up value; of an address, the part before and the part from its @ on."""
 
@@ -88,31 +94,58 @@ class Masking:
     locale: str
     values: int
 
-    def statements(self, secret: bytes) -> Iterator[str]:
+    @property
+    def indexed(self) -> tuple[Column, ...]:
+        """A column of each table that has an index of a masked column, but the primary key."""
+        found = []
+        for table in self.tables:
+            masked = any(one.key in ("index", "unique") for one, _ in table)
+            if masked and not table[0][0].versioned:
+                found.append(table[0][0])
+        return tuple(found)
+
+    def statements(
+        self, secret: bytes, created: Mapping[str, str] = MappingProxyType({}), memory: int = GIB
+    ) -> Iterator[str]:
         """The statements, for one session in which ``secret_statements`` have run.
 
-        Also deletes the history of tables WITH SYSTEM VERSIONING, which cannot be masked.
+        ``created``: what SHOW CREATE TABLE says of tables of ``indexed``, ``database.table`` as
+        key. Their indexes are dropped, and made again of the masked rows: a sort, where each
+        changed row is a change at random in each index, which costs several times as much as the
+        row's own. ``memory``: bytes of the staging server's machine, of which a part sorts. Also
+        deletes the history of tables WITH SYSTEM VERSIONING, which cannot be masked.
         Raises InvalidSpec for a secret that is too short, HostUnfit without mimesis.
         """
         _check_secret(secret)
         # No part of the server may refuse values that were there before, such as zero dates.
         yield "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
         yield "SET SESSION foreign_key_checks = 0"
+        yield f"SET SESSION sort_buffer_size = {memory // _SORTS}"
+        # Numbers of rows have no gaps, whatever a cluster's servers have.
+        yield "SET SESSION auto_increment_increment = 1, auto_increment_offset = 1"
         yield f"CREATE DATABASE {SCRATCH} CHARACTER SET utf8mb4"
         for kind in sorted({rule.kind for table in self.tables for _, rule in table}):
             if kind in REALISTIC:
                 yield from self._lookup(kind, secret)
         for number, table in enumerate(self.tables):
             yield f"SELECT {number}"
+            first = table[0][0]
+            keys = indexes_of(created.get(first.table_name, ""))
+            target = f"{identifier(first.database)}.{identifier(first.table)}"
+            if keys:
+                yield f"ALTER TABLE {target} {', '.join(f'DROP KEY {key.name}' for key in keys)}"
             yield from self._table(table)
+            if keys:
+                yield f"ALTER TABLE {target} {', '.join(f'ADD {key.text}' for key in keys)}"
         yield f"DROP DATABASE {SCRATCH}"
         yield "SET SESSION foreign_key_checks = 1"
 
     def _lookup(self, kind: str, secret: bytes) -> Iterator[str]:
         name = f"{SCRATCH}.{kind}"
         yield (
-            f"CREATE TABLE {name} (id INT UNSIGNED PRIMARY KEY, head VARCHAR({_HEAD}) NOT NULL,"
-            f" plain VARCHAR({_HEAD}) NOT NULL, tail VARCHAR({_TAIL}) NOT NULL) ENGINE=InnoDB"
+            f"CREATE TABLE {name} (lab_id INT UNSIGNED PRIMARY KEY,"
+            f" lab_head VARCHAR({_HEAD}) NOT NULL, lab_plain VARCHAR({_HEAD}) NOT NULL,"
+            f" lab_tail VARCHAR({_TAIL}) NOT NULL) ENGINE=InnoDB"
         )
         made = values(kind, self.locale, self.values, secret)
         for start in range(0, len(made), _ROWS):
@@ -125,9 +158,8 @@ class Masking:
     def _table(self, table: Sequence[tuple[Column, Rule]]) -> Iterator[str]:
         first = table[0][0]
         target = f"{identifier(first.database)}.{identifier(first.table)}"
-        for column, rule in table:
-            if rule.kind == "shuffle":
-                yield from self._shuffle(column, target)
+        if shuffled := [column for column, rule in table if rule.kind == "shuffle"]:
+            yield from self._shuffle(shuffled, target)
         # An expression sees the masked values of other columns: a server evaluates assignments of
         # one table from left to right.
         ordered = sorted(table, key=lambda pair: pair[1].kind == "expression")
@@ -137,13 +169,16 @@ class Masking:
             if rule.kind != "shuffle"
         ]
         if changes:
-            yield f"UPDATE {target} SET {', '.join([*changes, *self._kept(first)])}"  # noqa: S608
+            yield f"UPDATE {target} SET {', '.join([*changes, *self._unchanged(first)])}"  # noqa: S608
         if first.versioned:
             yield f"DELETE HISTORY FROM {target}"
 
     def _kept(self, column: Column) -> list[str]:
-        names = [identifier(one.name) for one in self.updated.get(column.table_name, ())]
-        return [f"{name} = {name}" for name in names]
+        """The columns of a table that would be set to the time of masking."""
+        return [identifier(one.name) for one in self.updated.get(column.table_name, ())]
+
+    def _unchanged(self, column: Column) -> list[str]:
+        return [f"{name} = {name}" for name in self._kept(column)]
 
     def _value(self, column: Column, rule: Rule) -> str:
         name = identifier(column.name)
@@ -164,59 +199,103 @@ class Masking:
 
     def _picked(self, column: Column, kind: str, digest: str, length: int) -> str:
         """A scalar subquery: NULL for NULL, as its digest is NULL and no row matches."""
-        head = "head" if column.charset in UNICODE else "plain"
+        head = "lab_head" if column.charset in UNICODE else "lab_plain"
         if kind in self.tagged:
             tag = f"SUBSTR({digest}, 33, {_TAG})"
             if kind in ("phone", "postal_code"):
                 tag = f"LPAD(CONV({tag}, 16, 10), 20, '0')"
             most = min(length - 1, 20 if kind in ("phone", "postal_code") else _TAG)
             if kind == "email":
-                room = f"{length} - {_TAG + 1} - CHAR_LENGTH(tail)"
-                text = f"CONCAT(LEFT({head}, GREATEST({room}, 0)), '.', {tag}, tail)"
+                room = f"{length} - {_TAG + 1} - CHAR_LENGTH(lab_tail)"
+                text = f"CONCAT(LEFT({head}, GREATEST({room}, 0)), '.', {tag}, lab_tail)"
                 if length < _TAG + 1 + _TAIL:
                     text = f"RIGHT({tag}, {min(length, _TAG)})"
             else:
                 room = f"{max(length - most - 1, 0)}"
                 text = f"CONCAT(LEFT({head}, {room}), ' ', RIGHT({tag}, {most}))"
         elif kind == "email":
-            room = f"{length} - CHAR_LENGTH(tail)"
-            text = f"LEFT(CONCAT(LEFT({head}, GREATEST({room}, 1)), tail), {length})"
+            room = f"{length} - CHAR_LENGTH(lab_tail)"
+            text = f"LEFT(CONCAT(LEFT({head}, GREATEST({room}, 1)), lab_tail), {length})"
         else:
             text = f"LEFT({head}, {length})"
         index = f"{_number(digest, 1, 13)} % {self.values}"
-        return f"(SELECT {text} FROM {SCRATCH}.{kind} WHERE id = {index})"  # noqa: S608
+        return f"(SELECT {text} FROM {SCRATCH}.{kind} WHERE lab_id = {index})"  # noqa: S608
 
-    def _shuffle(self, column: Column, target: str) -> Iterator[str]:
-        """Rows in the order of one digest get the values in the order of another."""
-        name = identifier(column.name)
+    def _shuffle(self, columns: Sequence[Column], target: str) -> Iterator[str]:
+        """Rows in the order of their keys get the values in the order of a digest of the keys.
+
+        Both orders become numbered tables, so that the update reads all tables from their starts
+        to their ends. It reads no column that it sets: so the server changes rows where they are,
+        and collects none in a temporary table, which beyond some size is on disk, and slow.
+        """
+        keys = [identifier(key.name) for key in self.keys[columns[0].table_name]]
+        kept, joined, changes = self._kept(columns[0]), [], []
+        for number, column in enumerate(columns):
+            yield from self._numbered(column, target, number)
+            (rows, taken), name = _shuffle(number), identifier(column.name)
+            if column.is_unique:  # rows may have equal values in between, but for NULL
+                nothing = ", ".join([f"{name} = NULL", *self._unchanged(column)])
+                yield f"UPDATE {target} SET {nothing}"  # noqa: S608
+            same = " AND ".join(f"t.{key} = r{number}.{key}" for key in keys)
+            joined.append(f"LEFT JOIN {rows} r{number} ON {same}")
+            joined.append(f"LEFT JOIN {taken} v{number} ON v{number}.lab_row = r{number}.lab_row")
+            changes.append(f"t.{name} = v{number}.lab_value")
+        changes += [f"t.{name} = k.{name}" for name in kept]
+        if kept:
+            listed = ", ".join([*keys, *kept])
+            yield (
+                f"CREATE TABLE {_KEPT} (PRIMARY KEY ({', '.join(keys)})) ENGINE=InnoDB"  # noqa: S608
+                f" AS SELECT {listed} FROM {target}"
+            )
+            same = " AND ".join(f"t.{key} = k.{key}" for key in keys)
+            joined.append(f"JOIN {_KEPT} k ON {same}")
+        yield f"UPDATE {target} t {' '.join(joined)} SET {', '.join(changes)}"  # noqa: S608
+        tables = [name for number in range(len(columns)) for name in _shuffle(number)]
+        yield f"DROP TABLE {', '.join(tables + [_KEPT] * bool(kept))}"
+
+    def _numbered(self, column: Column, target: str, number: int) -> Iterator[str]:
+        """Two numbered tables: rows in the order of their keys, and values in a random one."""
+        name, (rows, taken) = identifier(column.name), _shuffle(number)
         keys = self.keys[column.table_name]
         listed = ", ".join(identifier(key.name) for key in keys)
         row = (
             "CONCAT_WS(0x00, " + ", ".join(_bytes(key, identifier(key.name)) for key in keys) + ")"
         )
-        purpose = f"{column}:"
-        to, taken = (
-            f"ROW_NUMBER() OVER (ORDER BY {_digest(f'{purpose}{which}', row)}, {listed}) AS lab_row"
-            for which in ("to", "from")
-        )
-        scratch = f"{SCRATCH}.shuffle"
+        # Bytes: texts would be sorted by a collation, at four times the size.
+        order = f"UNHEX(LEFT({_digest(f'{column}:', row)}, 32))"
         some = f"FROM {target} WHERE {name} IS NOT NULL"
-        joined = " AND ".join(
-            f"t.{identifier(key.name)} = p.{identifier(key.name)}" for key in keys
-        )
-        kept = [f"t.{one}" for one in self._kept(column)]
-        changes = ", ".join([f"t.{name} = p.lab_value", *kept])
+        numbered = "lab_row BIGINT UNSIGNED NOT NULL AUTO_INCREMENT"
         yield (
-            f"CREATE TABLE {scratch} ENGINE=InnoDB AS SELECT p.*, v.lab_value FROM"  # noqa: S608
-            f" (SELECT {listed}, {to} {some}) p JOIN"
-            f" (SELECT {name} AS lab_value, {taken} {some}) v USING (lab_row)"
+            f"CREATE TABLE {taken} ({numbered} PRIMARY KEY) ENGINE=InnoDB"
+            f" AS SELECT {name} AS lab_value {some} ORDER BY {order}"
         )
-        yield f"ALTER TABLE {scratch} ADD PRIMARY KEY ({listed})"
-        if column.is_unique:  # rows may have equal values in between, but for NULL
-            nothing = ", ".join([f"{name} = NULL", *self._kept(column)])
-            yield f"UPDATE {target} SET {nothing}"  # noqa: S608
-        yield f"UPDATE {target} t JOIN {scratch} p ON {joined} SET {changes}"  # noqa: S608
-        yield f"DROP TABLE {scratch}"
+        yield (
+            f"CREATE TABLE {rows} ({numbered} UNIQUE, PRIMARY KEY ({listed})) ENGINE=InnoDB"
+            f" AS SELECT {listed} {some} ORDER BY {listed}"
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index in SHOW CREATE TABLE: its name in SQL, and its line."""
+
+    name: str
+    text: str
+
+
+_INDEX = re.compile(r"  ((?:[A-Z]+ )?KEY (`(?:[^`]|``)+`) \(.*?),?")
+_COUNTED = re.compile(r"  (`(?:[^`]|``)+`) .*\bAUTO_INCREMENT\b.*")
+
+
+def indexes_of(created: str) -> tuple[Index, ...]:
+    """The indexes in what SHOW CREATE TABLE says, in order, but the primary key.
+
+    Without one that has the column with AUTO_INCREMENT, which needs an index at any time.
+    """
+    lines = created.splitlines()
+    counted = [found[1] for line in lines if (found := _COUNTED.fullmatch(line))]
+    keys = [Index(found[2], found[1]) for line in lines if (found := _INDEX.fullmatch(line))]
+    return tuple(key for key in keys if not any(name in key.text for name in counted))
 
 
 def plan(columns: Iterable[Column], rules: Rules) -> Masking:
@@ -399,6 +478,11 @@ def _bytes(column: Column, name: str) -> str:
     if column.type in BINARIES:
         return name
     return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
+
+
+def _shuffle(number: int) -> tuple[str, str]:
+    """The tables of a shuffle: of its rows, and of its values."""
+    return f"{SCRATCH}.shuffle_rows_{number}", f"{SCRATCH}.shuffle_values_{number}"
 
 
 def identifier(name: str) -> str:

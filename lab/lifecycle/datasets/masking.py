@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 
 from lab.datasets.columns import QUERY, Column, from_rows
-from lab.datasets.mask import FORGET, REQUIREMENTS, Masking, plan, secret_statements, values
+from lab.datasets.mask import (
+    FORGET,
+    REQUIREMENTS,
+    Masking,
+    identifier,
+    plan,
+    secret_statements,
+    values,
+)
 from lab.datasets.rules import Rules, scan, uncovered, unknown
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.datasets.loader import Refused, Server, failed, refused
@@ -33,7 +41,8 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
             raise InvalidSpec(f"{requirement.message}: {found}", hint=requirement.hint)
     try:
-        statements = [*secret_statements(secret), *masking.statements(secret), FORGET]
+        made = masking.statements(secret, _created(server, masking), server.node.size.memory)
+        statements = [*secret_statements(secret), *made, FORGET]
         server.execute(statements, partial(_masks, server, masking))
     except Refused as error:
         raise refused(error, "masking") from None
@@ -68,6 +77,21 @@ def _check(columns: tuple[Column, ...], rules: Rules) -> None:
             hint='`keep` keeps a column as it is: `id = "keep"`',
             details=[str(column) for column in left[:_MOST]],
         )
+
+
+def _created(server: Server, masking: Masking) -> dict[str, str]:
+    """What SHOW CREATE TABLE says of the tables whose indexes are made again."""
+    return {
+        one.table_name: "\n".join(
+            "\t".join(row)
+            for row in _rows(
+                server, f"SHOW CREATE TABLE {identifier(one.database)}.{identifier(one.table)}"
+            )
+        )
+        for one in masking.indexed
+        # A statement is a line; what has another name keeps its indexes.
+        if f"{one.database}{one.table}".isprintable()
+    }
 
 
 def _masks(server: Server, masking: Masking, number: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from lab.datasets.mask import (
     SCRATCH,
     digest,
     identifier,
+    indexes_of,
     literal,
     plan,
     secret_statements,
@@ -157,7 +158,18 @@ def test_large_schemas_are_read_once(mariadb: Server) -> None:
 
 def mask(data: Server, rules: bytes = RULES, secret: bytes = SECRET) -> None:
     masking = plan(columns_of(data), parse(rules, "r.toml"))
-    data.ask(*secret_statements(secret), *masking.statements(secret), FORGET)
+    statements = masking.statements(secret, created(data, masking.indexed))
+    data.ask(*secret_statements(secret), *statements, FORGET)
+
+
+def created(data: Server, tables: Iterable[Column]) -> dict[str, str]:
+    """What SHOW CREATE TABLE says of the tables of columns."""
+    return {
+        one.table_name: data.ask(
+            f"SHOW CREATE TABLE {identifier(one.database)}.{identifier(one.table)}"
+        )[0][1]
+        for one in tables
+    }
 
 
 def table(data: Server, name: str) -> list[tuple[object, ...]]:
@@ -247,6 +259,60 @@ def test_shuffled_values_are_those_of_other_rows(data: Server) -> None:
     assert same < COUNT / 20
     assert sorted(data.ask(nicks), key=str) == sorted(before_nicks, key=str)
     assert data.ask("SELECT nick FROM crm.people WHERE nick IS NULL") == [(None,)]
+
+
+def test_rows_are_masked_without_temporary_tables(data: Server) -> None:
+    """Protects from hours: tables of a shuffle that grew with the rows were on disk, and joined."""
+    masking = plan(columns_of(data), parse(RULES, "r.toml"))
+    statements = masking.statements(SECRET, created(data, masking.indexed))
+    [(_, count)] = data.ask(
+        *secret_statements(SECRET), *statements, "SHOW SESSION STATUS LIKE 'Created_tmp_tables'"
+    )
+    assert int(count) == 1  # that of SHOW
+
+
+def test_masking_keeps_what_tables_are(data: Server) -> None:
+    """Indexes are made again of masked rows: they, and foreign keys, are what they were."""
+    data.ask(
+        "CREATE TABLE shop.odd (n INT AUTO_INCREMENT, id VARCHAR(40) NOT NULL PRIMARY KEY,"
+        " `KEY ``k`` (x` VARCHAR(60) COMMENT 'a\n  KEY `no` (`n`)', words TEXT, UNIQUE (n),"
+        " KEY `a ``b` (`KEY ``k`` (x`(10) DESC, id) COMMENT ',', FULLTEXT (words),"
+        " UNIQUE KEY long_one (words)) DEFAULT CHARSET=utf8mb4",
+        "INSERT INTO shop.odd (id, `KEY ``k`` (x`, words) VALUES ('a', 'b', 'c'), ('d', 'e', 'f')",
+    )
+    rules = (
+        RULES
+        + b"""
+[tables."shop.odd"]
+n = "keep"
+"KEY `k` (x" = "name"
+words = "shuffle"
+"""
+    )
+    before = created(data, columns_of(data))
+    mask(data, rules)
+    assert created(data, columns_of(data)) == before
+    masked = plan(columns_of(data), parse(rules, "r.toml"))
+    assert {one.table for one in masked.indexed} == {"customers", "orders", "people", "odd"}
+    keys = indexes_of(before["shop.odd"])
+    assert [key.name for key in keys] == ["`long_one`", "`a ``b`", "`words`"]
+    assert sorted(data.ask("SELECT words FROM shop.odd")) == [("c",), ("f",)]
+
+
+def test_columns_are_named_as_they_like(data: Server) -> None:
+    """Protects from values of others' rows: names of columns that masking's own tables have."""
+    names = ("id", "head", "plain", "tail")
+    data.ask(
+        "CREATE TABLE shop.names (number INT PRIMARY KEY,"
+        + ",".join(f"{name} VARCHAR(60)" for name in names)
+        + ")",
+        "INSERT INTO shop.names VALUES (1, 'Real A', 'Real B', 'Real C', 'Real D')",
+    )
+    kinds = dict(zip(names, ("username", "email", "name", "city"), strict=True))
+    text = "".join(f'{name} = "{kind}"\n' for name, kind in kinds.items())
+    mask(data, RULES + b'[tables."shop.names"]\nnumber = "keep"\n' + text.encode())
+    [row] = data.ask("SELECT * FROM shop.names")
+    assert all(value and "Real" not in str(value) for value in row)
 
 
 def test_the_secret_is_in_no_statement_but_one(data: Server) -> None:
