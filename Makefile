@@ -19,7 +19,7 @@ python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
+.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -34,8 +34,11 @@ setup: ## install missing system packages and see that libvirt answers
 setup-tests: setup ## install programs that only tests need: Chromium, curl, gpg and ip
 	@scripts/setup-host tests
 
-venv: setup ## .venv with what `lab` needs, pinned
+venv: setup ## .venv with what labs and datasets on this host need, pinned
 	@scripts/venv run
+
+venv-client: ## .venv for a service elsewhere only: nothing is compiled, and no system package is needed
+	@scripts/venv client
 
 venv-serve: setup ## .venv with the service (`lab serve`) as well
 	@scripts/venv serve

@@ -17,6 +17,7 @@ from lab.api.telemetry.metrics import Metrics
 from lab.api.telemetry.trace import open_trace
 from lab.config.settings import Settings
 from lab.progress import Event
+from lab.state import open_store
 from lab.state.records import JobRecord
 from lab.state.store import Store
 
@@ -73,7 +74,7 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
     pool = Pool(settings.warm_pools())
     settings.home.create()
     trace = trace or open_trace(settings.serve)
-    store = Store(settings.home)
+    store = open_store(settings.home)
     store.labs.suggests = False  # as in contexts
     notifier, contexts = Notifier(), Contexts(settings, opener)
     return Core(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lab.errors import HostUnfit
+from lab.distribution import extra
 
 if TYPE_CHECKING:
     from lab.api.telemetry.spans import Trace
@@ -29,10 +29,6 @@ def open_trace(serve: Serve, env: Mapping[str, str] = os.environ) -> Trace | Non
     """The exporter of spans, or None if traces are off; raises HostUnfit."""
     if not wanted(serve, env):
         return None
-    try:
+    with extra("trace", "the exporter of traces"):
         from lab.api.telemetry.spans import exporting
-    except ImportError as error:
-        raise HostUnfit(
-            "the packages that traces need are not installed", hint="install lab[trace]"
-        ) from error
     return exporting(serve.trace, env.get("OTEL_SERVICE_NAME", ""))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.terminal.signals import Interrupts, write_stderr
+from lab.distribution import extra
 
 if TYPE_CHECKING:
     from lab.cli.backend.local import Lifecycle
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 REMOVING = "removing the lab"
 """The clean-up after an interrupt of a verb that creates things."""
+
+_CLIENT = ("client", "a service elsewhere")
+"""The extra whose packages talk to one, and what they are needed for."""
 
 
 @dataclass
@@ -81,7 +85,7 @@ class App:
                 with self.lifecycle.tokens(settings) as kept:
                     yield kept
                 return
-            with _client_installed():
+            with extra(*_CLIENT):
                 from lab.cli.backend.remote import open_client
             with open_client(settings.url, hear) as client:
                 yield client.tokens
@@ -90,7 +94,7 @@ class App:
         settings = self.settings()
         if not settings.url:
             return self.lifecycle.open(settings, hear)
-        with _client_installed():
+        with extra(*_CLIENT):
             from lab.cli.backend.remote import open_remote
         return open_remote(settings.url, hear)
 
@@ -151,20 +155,6 @@ def pick(session: Session, name: str) -> str:
     if len(names) > 1:
         raise InvalidSpec("which lab?", hint=f"name one of {_listed(names)}")
     return names[0]
-
-
-@contextmanager
-def _client_installed() -> Iterator[None]:
-    """For the import of what talks to a service; raises HostUnfit if a package is missing."""
-    from lab.errors import HostUnfit
-
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise HostUnfit(
-            "the packages for a remote service are not installed",
-            hint="run `scripts/venv client`",
-        ) from error
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-from lab.errors import HostUnfit, InvalidSpec
+from lab.distribution import extra
+from lab.errors import InvalidSpec
 from lab.units import GIB, MIB, format_size
 
 STATEMENT_LIMIT = GIB
@@ -122,13 +123,8 @@ def _unzstd(data: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def _zstandard() -> Any:
-    try:
+    with extra("datasets", "a .zst file"):
         import zstandard
-    except ImportError as error:
-        raise HostUnfit(
-            "the package zstandard, which reads .zst files, is not installed",
-            hint="pip install 'lab[datasets]', or decompress the file with zstd -d",
-        ) from error
     return zstandard
 
 

@@ -30,7 +30,8 @@ from typing import Any
 
 from lab.datasets.columns import BINARIES, INTEGERS, UNICODE, Column
 from lab.datasets.rules import REALISTIC, Rule, Rules
-from lab.errors import HostUnfit, InvalidSpec
+from lab.distribution import extra
+from lab.errors import InvalidSpec
 from lab.units import GIB
 
 SCRATCH = "lab_mask_scratch"
@@ -558,11 +559,6 @@ def _maker(kind: str, locale: str, seed: int) -> Callable[[], str]:
 
 
 def _mimesis() -> Any:
-    try:
+    with extra("datasets", "a rule that makes up values"):
         import mimesis
-    except ImportError as error:
-        raise HostUnfit(
-            "the package mimesis, which makes up values for masked columns, is not installed",
-            hint="pip install 'lab[datasets]'",
-        ) from error
     return mimesis

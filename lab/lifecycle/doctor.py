@@ -29,6 +29,7 @@ from lab.names import is_loopback
 from lab.paths import RESERVE, mount_point
 from lab.remembered import recall
 from lab.run import find
+from lab.state import open_store
 from lab.storage import Storage
 from lab.units import format_size
 
@@ -268,10 +269,8 @@ def committed_memory(settings: Settings) -> int | None:
     """Bytes that the nodes of running labs have; None if the record cannot be read."""
     if not settings.home.database.exists():
         return 0
-    from lab.state.store import Store
-
     try:
-        with Store(settings.home) as store:
+        with open_store(settings.home) as store:
             labs = store.labs_with_nodes()
     except LabError:
         return None

@@ -28,7 +28,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         {
             "config", "keys", "locks", "remembered", "paths", "spec", "options", "names",
             "schedule", "texts", "units", "errors", "run", "wait", "undo", "progress", "suggest",
-            "users", "passwords",
+            "users", "passwords", "distribution",
         }
     ),
 )  # fmt: skip

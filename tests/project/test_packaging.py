@@ -17,6 +17,7 @@ import pytest
 
 from lab.cli.commands import RootVerbs
 from lab.config.settings import load
+from lab.errors import CommandFailed
 from lab.run import run
 from tests import ROOT
 from tests.support.serve_process import environment, serving
@@ -141,7 +142,7 @@ def test_the_wheel_is_the_same_from_a_checkout_and_from_an_sdist(
 def test_the_wheel_holds_one_package(wheels: Mapping[str, Path]) -> None:
     """Protects other projects, which have an `api`, `images` or `tests` of their own."""
     names = contents(wheels["sdist"])
-    assert {name.split("/")[0] for name in names} == {"lab", "lab-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"lab", "mysql_lab-0.1.0.dist-info"}
     for top, place in (("lab", "lab"), ("api", "lab/api"), ("images", "lab/recipes")):
         wanted = {
             f"{place}/{path.relative_to(ROOT / top).as_posix()}"
@@ -162,7 +163,7 @@ def installed(wheels: Mapping[str, Path], tmp_path_factory: pytest.TempPathFacto
     pip = [sys.executable, "-m", "pip", "--python", str(root / "bin/python"), "install", "--quiet"]
     run([*pip, "--no-deps", "--no-index", "--no-compile", wheels["sdist"]], timeout=120)
     added = {path.name for path in packages.iterdir()} - before
-    assert added == {"lab", "lab-0.1.0.dist-info"}
+    assert added == {"lab", "mysql_lab-0.1.0.dist-info"}
     # After those of the environment: a path file's own directories are not read for more of them.
     (packages / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return root
@@ -215,6 +216,44 @@ def test_an_installed_wheel_makes_labs(installed: Path, project: Path, env: dict
     assert call(installed, project, env, "lab", *up) == "galera\n"
     assert "galera" in call(installed, project, env, "lab", "ls")
     call(installed, project, env, "lab", "down", "galera")
+
+
+def commands_of(page: str, heading: str) -> list[str]:
+    """The lines of the first block of shell commands below a heading of a page."""
+    text = (DOCS / page).read_text()
+    (block,) = re.findall(rf"^## {heading}$.*?^```sh\n(.*?)^```$", text, re.M | re.S)
+    return [line.split("  #")[0] for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("option", ["", "--editable "], ids=["copied", "editable"])
+def test_a_project_s_own_names_stay_its_own(
+    project: Path, env: dict[str, str], option: str
+) -> None:
+    """Protects who follows docs/client.md: of a checkout only `lab` can be imported elsewhere."""
+    make, install = commands_of("client.md", "In a project of your own")
+    assert "/path/to/checkout" in install
+    run(["sh", "-c", make.replace("python3", sys.executable)], cwd=project, timeout=120)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(project / ".venv")}))
+    before = set(packages.iterdir())
+    # Dependencies and what builds are those of the tests: no network is used.
+    (packages / "tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    line = install.replace("install '", f"install {option}'").replace(
+        "/path/to/checkout", str(ROOT)
+    )
+    run(["sh", "-c", line], cwd=project, env={**env, **offline}, timeout=300)
+    added = {path.name for path in set(packages.iterdir()) - before}
+    assert added - {"_mysql_lab.pth", "tests.pth"} <= {"lab", "mysql_lab-0.1.0.dist-info"}
+    code = "import lab.api, lab.recipes, api, images, tests; print(lab.__file__, api.OWNER)"
+    python = str(project / ".venv/bin/python")
+    where, owner = run([python, "-c", code], cwd=project, env=env, timeout=60).stdout.split()
+    assert Path(where).is_relative_to(ROOT if option else packages)
+    assert owner == "shop"
+    for name in ("api", "images", "tests"):
+        shutil.rmtree(project / name)
+        with pytest.raises(CommandFailed) as caught:
+            run([python, "-c", f"import {name}"], cwd=project, env=env, timeout=60)
+        assert f"No module named '{name}'" in caught.value.details[-1]
 
 
 @pytest.mark.rare

@@ -85,6 +85,37 @@ def test_the_program_puts_nothing_in_the_place_of_modules() -> None:
     assert not found
 
 
+INSTALL = re.compile(r"\bpip3? install ((?:[^`|#\n\\]|\\\n)+)")
+QUOTED = re.compile(r"""'[^']*'|"[^"]*"|\S+""")
+OURS = re.compile(r"(?<![-/\w])(?:mysql-)?lab\[(?:client|datasets|dev|host|serve|trace)[],](?! @ )")
+"""An extra of ours, named without the place that it comes from."""
+
+
+def test_installs_name_packages_that_are_meant() -> None:
+    """Protects from code of strangers: `lab` is somebody else's on the package index.
+
+    What is installed has a path or a URL, or is one of our dependencies.
+    """
+    metadata = (ROOT / "pyproject.toml").read_text()
+    known = {name.lower() for name in re.findall(r'^ +"([\w-]+)\W', metadata, re.M)}
+    known |= {"click", "croniter", "python-dateutil"}  # DBOS needs them
+    known |= {"uv"}  # writes the pins
+    known -= {"mysql-lab"}
+    found = []
+    for path, text in texts():
+        if path.parts[0] == "tests" or path.name in {"CHANGELOG.md", "pyproject.toml"}:
+            continue
+        found += [f"{path}: {match[0]}" for match in OURS.finditer(text)]
+        for line in INSTALL.findall(text):
+            for word in (quoted.strip("'\"") for quoted in QUOTED.findall(line)):
+                name = re.match(r"[\w-]*", word)
+                given = word.startswith(("-", "$", "{", ".", "/")) or " @ " in word
+                given |= word.endswith(".txt")  # of -r
+                if not given and name and name[0].lower() not in known:
+                    found.append(f"{path}: {word} in `pip install {line}`")
+    assert not found
+
+
 def test_workflows_run_targets_that_exist() -> None:
     """Protects runners that we do not have: a target that was renamed fails here, not there."""
     rules = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.M))

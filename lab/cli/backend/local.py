@@ -569,10 +569,10 @@ class Lifecycle:
     def tokens(self, settings: Settings) -> Iterator[Tokens]:
         """The tokens of this host's service: only the record is opened."""
         from lab.cli.backend.tokens import Kept
-        from lab.state.store import Store
+        from lab.state import open_store
 
         settings.home.create()
-        with Store(settings.home) as store:
+        with open_store(settings.home) as store:
             yield Kept(store)
 
     def recorded(self, settings: Settings) -> Recorded:
@@ -580,9 +580,9 @@ class Lifecycle:
         if not settings.home.database.exists():
             return Recorded()  # opening the store would create it, and Tab must not
         from lab.schedule import ORIGIN
-        from lab.state.store import Store
+        from lab.state import open_store
 
-        with Store(settings.home) as store:
+        with open_store(settings.home) as store:
             images = store.images.all()
             labs = {
                 found.lab.name: [n.name for n in found.nodes] for found in store.labs_with_nodes()

@@ -121,13 +121,11 @@ def doctor(ctx: typer.Context, output: flags.Output = "table") -> int:
 def version(_: typer.Context, output: flags.Output = "table") -> None:
     """Print the version."""
     import platform
-    from importlib import metadata
+
+    from lab.distribution import version as installed
 
     how = parse_format(output)
-    try:
-        ours = metadata.version("lab")
-    except metadata.PackageNotFoundError:
-        ours = "unknown (not installed)"
+    ours = installed()
     emit(
         {"lab": ours, "python": platform.python_version()},
         how,

@@ -10,7 +10,8 @@ import typer
 from lab.cli import flags
 from lab.cli.app import app_of
 from lab.cli.manual import manual
-from lab.errors import HostUnfit, InvalidSpec
+from lab.distribution import extra
+from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from lab.lifecycle.service.token import NewToken
@@ -43,12 +44,8 @@ def serve(
         if not 0 <= flags.whole("--port", port) <= 65535:
             raise InvalidSpec(f"--port: {port} is not a port number")
     settings = replace(settings, serve=replace(settings.serve, **changes))  # type: ignore[arg-type]
-    try:
+    with extra("serve", "the service"):
         from lab.api.server import serve as run
-    except ModuleNotFoundError as error:
-        raise HostUnfit(
-            "the service's packages are not installed", hint="run `make venv-serve`"
-        ) from error
 
     def first(created: NewToken) -> None:
         typer.echo(created.text)

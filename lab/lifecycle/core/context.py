@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lab.config.profile import Layout
 from lab.config.settings import Settings
+from lab.distribution import extra
 from lab.errors import HostUnfit
 from lab.host import system
 from lab.hypervisor import Hypervisor
@@ -19,6 +20,7 @@ from lab.observe.account import Account
 from lab.observe.ways import Page, Rows, SqlAll, Ways
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
+from lab.state import open_store
 from lab.storage import Storage
 
 if TYPE_CHECKING:
@@ -116,11 +118,9 @@ def hypervisor_of(settings: Settings) -> str:
 @contextmanager
 def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Context]:
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
-    from lab.state.store import Store
-
     settings.home.create()
     opened = _HYPERVISORS[hypervisor_of(settings)]
-    with Store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 
@@ -248,13 +248,9 @@ def open_libvirt(settings: Settings, *, uid: int | None = None) -> LibvirtHyperv
 
     Raises HostUnfit.
     """
-    try:
+    with extra("host", "a host of labs"):
         from lab.hypervisor.libvirt import connection
         from lab.hypervisor.libvirt.driver import LibvirtHypervisor
-    except ImportError as error:
-        raise HostUnfit(
-            "libvirt's Python binding is not installed", hint="run `make setup`"
-        ) from error
     if (os.geteuid() if uid is None else uid) != 0 and settings.libvirt_uri.endswith("/system"):
         # Connecting may work, but files for QEMU's user and sockets of guests would be refused.
         raise HostUnfit(f"only root can use {settings.libvirt_uri}", hint=connection.USE_SESSION)

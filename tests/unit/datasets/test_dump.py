@@ -322,12 +322,14 @@ for need in (unpack, lambda: values("name", "en", 1, b"x" * 16)):
     try:
         need()
     except HostUnfit as error:
-        print(error.what, error.hint)
+        print(error.what)
 """
 
 
 def test_a_missing_package_is_named() -> None:
     """Dumps that are not compressed by zstd, and data without masking, need neither."""
     lines = run([sys.executable, "-c", MISSING], timeout=60).stdout.splitlines()
-    assert [line.split()[2] for line in lines] == ["zstandard,", "mimesis,"]
-    assert all("pip install 'lab[datasets]'" in line for line in lines)
+    assert lines == [
+        "a .zst file requires the Python package zstandard, which is not installed",
+        "a rule that makes up values requires the Python package mimesis, which is not installed",
+    ]
