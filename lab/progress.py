@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lab.texts import harmless
+
 
 @dataclass(frozen=True)
 class Event:
@@ -21,6 +23,10 @@ class Event:
     state: str
     text: str = ""
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Names in it are those of guests, servers and dumps: they reach terminals and logs."""
+        object.__setattr__(self, "text", harmless(self.text))
 
 
 Listener = Callable[[Event], None]

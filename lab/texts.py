@@ -1,4 +1,7 @@
-"""Texts that users write, as their editors save them: UTF-8, or UTF-16 with a byte order mark."""
+"""Texts: those that users write, as their editors save them, and those that a terminal shows.
+
+Editors save UTF-8, or UTF-16 with a byte order mark.
+"""
 
 from __future__ import annotations
 
@@ -36,3 +39,22 @@ def read(path: Path, limit: int) -> str:
         raise InvalidSpec(
             f"{path} is not a text in UTF-8", hint="save it as UTF-8: iconv -t UTF-8 converts it"
         ) from None
+
+
+def harmless(text: str) -> str:
+    """``text`` with control characters but tabs and ends of lines as escapes.
+
+    What guests, servers and dumps say must not control the terminal.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def printable(cell: str) -> str:
+    """The same of a text that must not break the line either."""
+    if cell.isprintable():
+        return cell
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in cell
+    )

@@ -318,7 +318,10 @@ def _payload(reader: _Reader, path: str, contents: Contents) -> Iterator[bytes]:
         reader.damaged(start, f"the checksum of a chunk of {path} is wrong")
     contents.sizes[path] = max(contents.sizes.get(path, 0), offset + size)
     if kept is not None:
-        contents.small[path] = (contents.small.get(path, b"") if offset else b"") + bytes(kept)
+        before = contents.small.get(path, b"") if offset else b""
+        if len(before) + len(kept) > _SMALL_LIMIT:
+            reader.damaged(start, f"{path} is larger than {_SMALL_LIMIT // MIB} MiB")
+        contents.small[path] = before + bytes(kept)
 
 
 def _rename(contents: Contents, old: str, new: str) -> None:

@@ -93,9 +93,10 @@ _TRIGGERS = b"/*!50003 SET @saved_cs_client"
 """How what precedes the triggers of a table begins; a view has another version in its place."""
 _TRIGGER = re.compile(rb"(?:/\*!\d+\s*)?CREATE\b[^;]{0,400}?\bTRIGGER\b", re.IGNORECASE)
 _VIEW = re.compile(rb"(?:/\*!\d+\s*)?CREATE\b[^;]{0,1000}?\bVIEW\b", re.IGNORECASE)
+_VIEW_NAME = re.compile(rb"\bVIEW `((?:[^`]|``){1,300})` AS\b")
 _NAMES = re.compile(rb"SET NAMES (\w+)")
 _SAFE_NAMES = frozenset([b"utf8mb4", b"utf8mb3", b"utf8", b"latin1", b"ascii", b"binary"])
-_IDENTIFIER = re.compile(rb"`((?:[^`]|``)+)`")
+_IDENTIFIER = re.compile(rb"`((?:[^`]|``){1,300})`")
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _in_order(views: Iterable[_Schema]) -> Iterator[_Schema]:
 
 
 def _created(text: bytes) -> bytes:
-    match = re.search(rb"\bVIEW `((?:[^`]|``)+)` AS\b", text)
+    match = _VIEW_NAME.search(text)
     return match[1] if match else b""
 
 

@@ -8,7 +8,9 @@ mariadb-dump. Not understood: dumps written under NO_BACKSLASH_ESCAPES, and comm
 client with a backslash (``\G``).
 
 Speed is that of ``bytes.find`` and ``bytes.count``: between two characters that can matter, only
-quotes are counted. Bytes are those of the decompressed stream wherever nothing else is said.
+quotes are counted. Dumps are hostile: whatever is in them is read in a time that grows as they do,
+and a statement of which only the head is wanted costs no more than that. Bytes are those of the
+decompressed stream wherever nothing else is said.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class Statement:
     offset: int
     """Of its first byte, in the decompressed dump."""
     text: bytes
+    """All of it, or its first bytes if ``statements`` was asked for heads."""
     terminated: bool = True
     """Whether a delimiter followed; the last one of a truncated dump has none."""
 
@@ -144,18 +147,23 @@ def _truncated(name: str, kind: str, offset: int) -> InvalidSpec:
 
 
 def statements(
-    data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEMENT_LIMIT
+    data: Iterable[bytes],
+    name: str = "the dump",
+    *,
+    limit: int = STATEMENT_LIMIT,
+    head: int | None = None,
 ) -> Iterator[Statement]:
     """The statements of a dump, in order; empty ones and comments between them are left out.
 
     ``data``: the decompressed dump in chunks of any size. ``limit``: bytes of one statement,
-    at most; no more than that and two chunks are held in memory.
+    at most. ``head``: bytes of its text that are wanted; None: all. No more than what is wanted
+    of one statement and some chunks are held in memory.
 
     Raises InvalidSpec, with the file, the statement's number and its offset, for a statement
     that is too long, a string, identifier or comment that does not end, and commands of the
     client that this cannot run.
     """
-    splitter = _Splitter(name, limit)
+    splitter = _Splitter(name, limit, limit if head is None else head)
     for chunk in data:
         for start in range(0, len(chunk), _CHUNK):
             yield from splitter.feed(chunk[start : start + _CHUNK])
@@ -183,7 +191,7 @@ _NAMES = {
 }
 _SANDBOX = b"/*M!999999\\-"
 _SPACE = re.compile(rb"\s+")
-_DELIMITER = re.compile(rb"delimiter[ \t]+([^\r\n]*?)[ \t]*(?:\r?\n)", re.IGNORECASE)
+_DELIMITER = b"delimiter"
 _COMMAND = re.compile(rb"(?:(source)[ \t]+\S|\\(\.))", re.IGNORECASE)
 _CLIENT = re.compile(rb"(?:delimiter[ \t]|source[ \t]|\\\.)", re.IGNORECASE)
 _MORE = -1
@@ -202,12 +210,16 @@ class _Splitter:
     ``begun``: whether a statement begins at ``from``, and at the buffer's start after each call;
     if not, what lies between two statements is being skipped. ``odd``: whether ``at`` is within a
     string in single quotes. ``until``: the end of another string, or of a comment, that is being
-    looked for.
+    looked for. ``head``: the first bytes of the statement, once the buffer has these no more;
+    ``gone``: how many bytes of it preceded the buffer.
     """
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, wanted: int) -> None:
         self._name = name
         self._limit = limit
+        self._wanted = wanted
+        self._head: bytes | None = None
+        self._gone = 0
         self._buffer = bytearray()
         self._base = 0  # the offset of the buffer's first byte
         self._at = 0
@@ -217,13 +229,13 @@ class _Splitter:
         self._until: re.Pattern[bytes] | None = None
         self._number = 0
         self._set_delimiter(b";")
-        self._next: list[int] = []
+        self._next: dict[bytes, int] = {}
 
     def feed(self, chunk: bytes) -> Iterator[Statement]:
         self._buffer += chunk
         yield from self._split(final=False)
-        if len(self._buffer) > self._limit + _CHUNK:
-            self._check_length(len(self._buffer) - _CHUNK)
+        if self._gone + len(self._buffer) > self._limit + _CHUNK:
+            self._check_length(self._gone + len(self._buffer) - _CHUNK, -self._gone)
 
     def close(self) -> Iterator[Statement]:
         """The rest, once nothing more follows."""
@@ -234,18 +246,18 @@ class _Splitter:
             number = self._number + 1
             raise InvalidSpec(
                 f"{self._name} ends within {inside}, in statement {number},"
-                f" which begins at byte {self._base}",
+                f" which begins at byte {self._base - self._gone}",
                 hint="the dump is truncated: copy the file again, or repeat the dump",
             )
-        if self._begun and (text := bytes(self._buffer).rstrip()):
-            yield self._made(text, terminated=False)
+        if self._begun:
+            yield from self._made(len(self._buffer), terminated=False)
 
     def _set_delimiter(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
         self._marks = tuple(dict.fromkeys([delimiter, b'"', b"`", b"#", b"--", b"/*"]))
 
     def _split(self, *, final: bool) -> Iterator[Statement]:
-        self._from, self._next = 0, []
+        self._from, self._next = 0, {}
         while not self._until or self._end_found():
             if not self._begun:
                 step = self._begin(final=final)
@@ -258,13 +270,23 @@ class _Splitter:
                 break
             if end == _INSIDE:
                 continue
-            if text := bytes(self._buffer[self._from : end]).rstrip():
-                yield self._made(text, at=self._from)
+            yield from self._made(end)
             self._from = self._at = end + len(self._delimiter)
             self._begun = False
-        del self._buffer[: self._from]
-        self._base += self._from
-        self._at -= self._from
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget what precedes the statement, and what of it is not wanted."""
+        first = self._from
+        if self._begun and self._at - self._from > self._wanted:
+            if self._head is None:
+                self._head = bytes(self._buffer[self._from : self._from + self._wanted])
+            self._gone += self._at - self._from
+            first = self._at
+        del self._buffer[:first]
+        self._base += first
+        self._at -= first
+        self._from = 0
 
     def _end_found(self) -> bool:
         """Whether the end of a string or comment has arrived; ``at`` is behind it then."""
@@ -290,13 +312,17 @@ class _Splitter:
         self._begun = True
         return begins
 
-    def _made(self, text: bytes, *, at: int = 0, terminated: bool = True) -> Statement:
-        self._number += 1
-        offset = self._base + at
-        if len(text) > self._limit:
-            self._number -= 1
-            self._check_length(len(text), at)
-        return Statement(self._number, offset, text, terminated)
+    def _made(self, end: int, *, terminated: bool = True) -> Iterator[Statement]:
+        """The statement that ends at ``end``; none if it is empty."""
+        begin, head = self._from, self._head
+        if head is None:
+            head = bytes(self._buffer[begin : min(end, begin + self._wanted + 1)]).rstrip()
+        if head or self._gone:
+            self._check_length(self._gone + end - begin, begin - self._gone)
+            self._number += 1
+            offset = self._base + begin - self._gone
+            yield Statement(self._number, offset, head[: self._wanted], terminated)
+        self._head, self._gone = None, 0
 
     def _check_length(self, length: int, at: int = 0) -> None:
         if length > self._limit:
@@ -351,11 +377,14 @@ class _Splitter:
 
     def _command(self, at: int, *, final: bool) -> int | None:
         """The position after a command of the client; ``at`` if it is none, None: not yet here."""
-        if self._buffer.find(b"\n", at, at + _CLIENT_LINE) < 0:
+        end = self._buffer.find(b"\n", at, at + _CLIENT_LINE)
+        if end < 0:
             return at if final or len(self._buffer) - at >= _CLIENT_LINE else None
         where = f"{self._name}, byte {self._base + at}"
-        if found := _DELIMITER.match(self._buffer, at):
-            delimiter = found[1].split(maxsplit=1)[0].strip(b"'\"`") if found[1] else b""
+        line = bytes(self._buffer[at:end]).removesuffix(b"\r")
+        if line[: len(_DELIMITER)].lower() == _DELIMITER and b"\r" not in line:
+            words = line[len(_DELIMITER) :].split(maxsplit=1)
+            delimiter = words[0].strip(b"'\"`") if words else b""
             if not 1 <= len(delimiter) <= DELIMITER_LIMIT or b"\\" in delimiter:
                 raise InvalidSpec(
                     f"{where}: DELIMITER needs 1 to {DELIMITER_LIMIT} characters without a"
@@ -363,8 +392,7 @@ class _Splitter:
                     hint="such as DELIMITER ;;",
                 )
             self._set_delimiter(delimiter)
-            self._next = []
-            return found.end()
+            return end + 1
         if _COMMAND.match(self._buffer, at):
             raise InvalidSpec(
                 f"{where}: a dump cannot read other files with `source`",
@@ -399,12 +427,11 @@ class _Splitter:
     def _mark(self, stop: int) -> int:
         """The position of the next mark; ``stop`` if there is none before."""
         found = stop
-        for which, mark in enumerate(self._marks):
-            if len(self._next) <= which:
-                self._next.append(_find(self._buffer, mark, self._at))
-            elif self._next[which] < self._at:
-                self._next[which] = _find(self._buffer, mark, self._at)
-            found = min(found, self._next[which])
+        for mark in self._marks:
+            at = self._next.get(mark, -1)
+            if at < self._at:
+                at = self._next[mark] = _find(self._buffer, mark, self._at)
+            found = min(found, at)
         return found
 
     def _string(self, stop: int) -> bool:

@@ -67,6 +67,7 @@ ACCEPTED = f'{", ".join(KINDS)}, {{fixed = "x"}} or {{expression = "CONCAT(...)"
 FILE_LIMIT = 1 << 20
 """Bytes of a file of rules, at most."""
 _TEXT_LIMIT = 4096  # characters of a fixed value or an expression
+_STARS_LIMIT = 8
 _LOCALE = re.compile(r"[a-z]{2}(?:-[a-z]{2})?")
 
 
@@ -149,6 +150,8 @@ def _tables(value: object) -> dict[str, dict[str, Rule]]:
                 f"{name!r} is not a table",
                 hint='write [tables."database.table"], the database with or without *',
             )
+        if database.count("*") > _STARS_LIMIT:
+            raise InvalidSpec(f"{name!r} has more than {_STARS_LIMIT} stars")
         try:
             found[str(name)] = parse_all(_COLUMNS, table, name)
         except WrongType:
@@ -190,14 +193,30 @@ class Rules:
         return own.get(column.name) or self.defaults.get(column.name)
 
 
-@lru_cache(maxsize=4096)
-def _pattern(database: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, database.split("*"))), re.DOTALL)
-
-
 def _names(key: str, database: str, table: str) -> bool:
     pattern, _, name = key.partition(".")
-    return name == table and bool(_pattern(pattern).fullmatch(database))
+    return name == table and matches(pattern, database)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether ``pattern``, in which ``*`` stands for anything, fits ``name``.
+
+    Each part between two stars is at its first place behind the one before: so nothing is tried
+    twice.
+    """
+    first, *parts = pattern.split("*")
+    if not parts:
+        return pattern == name
+    last = parts.pop()
+    if not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in parts:
+        found = name.find(part, at, max(end, 0))
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end
 
 
 _KEYS = {

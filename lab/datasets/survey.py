@@ -9,6 +9,8 @@ The lines are those that mysqldump, mariadb-dump (client/mysqldump.c, ``write_he
     -- Host: localhost    Database: shop
     -- Server version	10.11.6-MariaDB-0+deb12u1
     -- Dump completed on 2026-11-20 12:00:00
+
+Users put lines of their own before and after that, such as ``COMMIT``.
 """
 
 from __future__ import annotations
@@ -18,17 +20,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.datasets.dump import Statement, statements
+from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
-from lab.units import MIB
 
 Family = Literal["", "mariadb", "mysql"]
 """Whose SQL it is; empty: unknown. Percona's servers are of MySQL's."""
 
 HEAD = 64 << 10
-"""Bytes at a dump's start in which its header is."""
-TAIL = 4 << 10
-"""Bytes at its end in which its last line is."""
+"""Bytes at a dump's start in which its header is, and of a statement in which signs are sought."""
+_HEADER_LINE = 4096
+"""Bytes of a line of the header, at most."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Found:
     named: str = ""
     """The database in its header, which a dump of one database does not create."""
     complete: bool | None = None
-    """Whether its last line is there; None: its program writes none, or it was not read."""
+    """Whether its program's last line is there; None: it writes none, or it was not read."""
     tables: int = 0
     """CREATE TABLE statements, without the stand-ins for views."""
     statements: int = 0
@@ -56,12 +57,14 @@ class Found:
 
 
 _PROGRAM = re.compile(
-    rb"^(?:/\*M!999999[^\n]*\n)?-- (MariaDB|MySQL) dump [\d.]+(?:-|\s+Distrib )([^,\s]+)",
+    rb"^(?:/\*M!999999[^\n]*\n)?-- (MariaDB|MySQL) dump [\d.]+(?:-|[ \t]+Distrib )([^,\s]+)",
     re.MULTILINE,
 )
 _SERVER = re.compile(rb"^-- Server version[ \t]+(\S+)", re.MULTILINE)
-_DATABASE = re.compile(rb"^-- Host: .*?[ \t]+Database: ([^\r\n]*)", re.MULTILINE)
-_COMPLETED = re.compile(rb"^-- Dump completed(?: on [^\n]*)?\s*\Z", re.MULTILINE)
+_HOST, _DATABASE = b"-- Host: ", b"Database: "
+_BEGINS = (b"\n-- MySQL dump ", b"\n-- MariaDB dump ")
+_COMPLETED = b"\n-- Dump completed"
+_MESSAGE = re.compile(rb"(mysqldump|mariadb-dump|mysqlpump|mydumper): [^\r\n]{1,500}")
 
 
 def header(head: bytes) -> Found:
@@ -73,18 +76,44 @@ def header(head: bytes) -> Found:
     if program or server:
         is_mariadb = b"mariadb" in (server[1] if server else program[1] if program else b"").lower()
         family = "mariadb" if is_mariadb else "mysql"
-    named = _DATABASE.search(head)
     return Found(
         program={b"MariaDB": "mariadb-dump", b"MySQL": "mysqldump"}[program[1]] if program else "",
         family=family,
         version=written,
-        named=named[1].strip().decode(errors="replace") if named else "",
+        named=_named(head),
     )
 
 
-def completed(tail: bytes) -> bool:
-    """Whether a dump whose last bytes (``TAIL`` are enough) these are has its last line."""
-    return bool(_COMPLETED.search(tail[-TAIL:]))
+def _named(head: bytes) -> str:
+    for line in head.split(b"\n"):
+        if line.startswith(_HOST) and len(line) <= _HEADER_LINE:
+            before, _, named = line.partition(_DATABASE)
+            if before.endswith((b" ", b"\t")):
+                return named.strip().decode(errors="replace")
+    return ""
+
+
+class _Marks:
+    """Where the first and the last lines of dumps are in what is read; a file may have several."""
+
+    _longest = max(map(len, (*_BEGINS, _COMPLETED)))
+
+    def __init__(self) -> None:
+        self._held = b"\n"
+        self._at = -1  # the offset of what is held
+        self.begun = self.completed = -1
+
+    def read(self, chunk: bytes) -> None:
+        """Look at the next bytes."""
+        data = self._held + chunk
+        self.begun = max(self.begun, *(self._last(data, mark) for mark in _BEGINS))
+        self.completed = max(self.completed, self._last(data, _COMPLETED))
+        self._held = data[-self._longest :]
+        self._at += len(data) - len(self._held)
+
+    def _last(self, data: bytes, mark: bytes) -> int:
+        found = data.rfind(mark)
+        return -1 if found < 0 else self._at + found + 1
 
 
 def truncated(found: Found, name: str) -> InvalidSpec | None:
@@ -98,7 +127,7 @@ def truncated(found: Found, name: str) -> InvalidSpec | None:
 
 
 _COMMENT = rb"(?:/\*M?!\d*\s*)?"
-_NAME = rb"(?:`((?:[^`]|``)+)`|([\w$]+))"
+_NAME = rb"(?:`((?:[^`]|``){1,300})`|([\w$]{1,300}))"
 _CREATE_DATABASE = re.compile(
     _COMMENT + rb"CREATE\s+(?:DATABASE|SCHEMA)\s+" + rb"(?:/\*M?!\d*\s*)?(?:IF\s+NOT\s+EXISTS\s*)?"
     rb"(?:\*/\s*)?" + _NAME,
@@ -107,34 +136,42 @@ _CREATE_DATABASE = re.compile(
 _USE = re.compile(rb"USE\s+" + _NAME, re.IGNORECASE)
 _CREATE_TABLE = re.compile(rb"CREATE\s+TABLE\b", re.IGNORECASE)
 _DATA = re.compile(rb"(?:INSERT|REPLACE)\b", re.IGNORECASE)
-_SCHEMA_PART = 4 * MIB
-"""Bytes of a statement in which signs are looked for."""
+_TRUNCATABLE = re.compile(rb"(?:INSERT|REPLACE|CREATE|/\*)", re.IGNORECASE)
+_DATABASES_LIMIT = 10_000
 
 
-def survey(data: Iterable[bytes], name: str = "the dump") -> Found:
+def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEMENT_LIMIT) -> Found:
     """All that can be known of a dump: reads ``data``, decompressed, to its end, at full speed.
 
-    Raises InvalidSpec as ``statements`` does.
+    ``limit``: bytes of one statement, at most. Raises InvalidSpec as ``statements`` does.
     """
-    head, tail, size = bytearray(), b"", 0
+    head, size, marks = bytearray(), 0, _Marks()
 
     def passing() -> Iterator[bytes]:
-        nonlocal tail, size
+        nonlocal size
         for chunk in data:
             if len(head) < HEAD:
                 head.extend(chunk[: HEAD - len(head)])
-            tail = (tail + chunk[-TAIL:])[-TAIL:]
+            marks.read(chunk)
             size += len(chunk)
             yield chunk
 
     number, tables = 0, 0
     databases: dict[str, None] = {}
     signs: set[str] = set()
-    for statement in statements(passing(), name):
+    torn = False
+    for statement in statements(passing(), name, limit=limit, head=HEAD):
         number = statement.number
+        if number == 1 and (message := _MESSAGE.match(statement.text)):
+            raise InvalidSpec(
+                f"{name} begins with a message of {message[1].decode()}, which is no SQL",
+                hint="dump without 2>&1; `sed -i 1d` removes the first line",
+                details=[message[0].decode(errors="replace")],
+            )
+        torn = not statement.terminated and bool(_TRUNCATABLE.match(statement.text))
         if _DATA.match(statement.text):
             continue
-        if database := database_of(statement):
+        if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
             databases[database] = None
         tables += bool(_CREATE_TABLE.match(statement.text))
         signs |= signs_of(statement.text)
@@ -145,7 +182,7 @@ def survey(data: Iterable[bytes], name: str = "the dump") -> Found:
         version=found.version,
         databases=tuple(databases),
         named=found.named,
-        complete=completed(tail) if found.program else None,
+        complete=marks.completed > marks.begun and not torn if found.program else None,
         tables=tables,
         statements=number,
         size=size,
@@ -165,15 +202,16 @@ def database_of(statement: Statement) -> str:
 class _Sign:
     """Something in a schema that not every server understands.
 
-    ``mariadb``, ``mysql``: the first version that does; None: no version.
+    ``mariadb``, ``mysql``: the first version that does; None: no version. ``what``: it, in a
+    word or two. ``effect``: what becomes of it in another server; empty: an error.
     """
 
     pattern: re.Pattern[bytes]
     mariadb: tuple[int, ...] | None
     mysql: tuple[int, ...] | None
-    breaks: str
+    what: str
     hint: str
-    fatal: bool = True
+    effect: str = ""
 
 
 _ANY = (0,)
@@ -187,58 +225,66 @@ SIGNS: dict[str, _Sign] = {
     # MariaDB knows the names as aliases of its own from 11.4.5 on (MDEV-20912).
     "utf8mb4_0900": _Sign(
         _code(rb"\butf8mb4_[a-z_]*0900_\w+"), (11, 4, 5), (8, 0, 1),
-        "collations utf8mb4_0900_*: unknown collation",
+        "collations utf8mb4_0900_*",
         "sed 's/utf8mb4_0900_ai_ci/utf8mb4_unicode_ci/g' changes the dump",
     ),
     "uca1400": _Sign(
         _code(rb"\b(?:\w+_)?uca1400_\w+"), (10, 10), None,
-        "collations uca1400_*: unknown collation",
+        "collations uca1400_*",
         "sed 's/utf8mb4_uca1400_ai_ci/utf8mb4_unicode_ci/g' changes the dump",
     ),
     "system versioning": _Sign(
         _code(rb"\bWITH\s+SYSTEM\s+VERSIONING\b"), (10, 3), None,
-        "tables WITH SYSTEM VERSIONING: a syntax error",
+        "tables WITH SYSTEM VERSIONING",
         "drop the versioning of these tables in a copy, and dump that",
     ),
     "sequences": _Sign(
         _code(rb"\ACREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE\b"), (10, 3), None,
-        "sequences: a syntax error",
+        "sequences",
         "replace them by AUTO_INCREMENT, and leave them out of the dump",
     ),
     "gtid_purged": _Sign(
         _code(rb"@@GLOBAL\.GTID_PURGED"), None, (5, 6),
-        "SET @@GLOBAL.GTID_PURGED: unknown system variable",
+        "the variable @@GLOBAL.GTID_PURGED",
         "dump with --set-gtid-purged=OFF",
     ),
     "expression index": _Sign(
         _code(rb"\bKEY\s+`[^`]+`\s*\(\s*\("), None, (8, 0, 13),
-        "indexes on expressions: a syntax error",
+        "indexes on expressions",
         "replace them by indexes on generated columns",
     ),
     "uuid or inet types": _Sign(
-        _code(rb"(?m:^)\s*`[^`]+`\s+(?:uuid|inet4|inet6)\b"), (10, 7), None,
-        "columns of the types uuid, inet4 and inet6: a syntax error",
+        _code(rb"(?m:^)[^\S\n]*`[^`]+`\s+(?:uuid|inet4|inet6)\b"), (10, 7), None,
+        "columns of the types uuid, inet4 and inet6",
         "convert them to binary(16) or char(36) in a copy, and dump that",
     ),
     "Aria": _Sign(
         _code(rb"\bENGINE\s*=\s*Aria\b"), _ANY, None,
-        "tables of the engine Aria: unknown storage engine",
+        "tables of the engine Aria",
         "convert them to InnoDB: ALTER TABLE ... ENGINE=InnoDB",
     ),
     "JSON": _Sign(
-        _code(rb"(?m:^)\s*`[^`]+`\s+json\b"), None, (5, 7, 8),
-        "columns of the type JSON become LONGTEXT: they keep the text as it was written,"
-        " compare as texts, and the operators -> and ->> are syntax errors",
+        _code(rb"(?m:^)[^\S\n]*`[^`]+`\s+json\b"), None, (5, 7, 8),
+        "columns of the type JSON",
         "test the queries that read them",
-        fatal=False,
+        "are LONGTEXT: they keep the text as it was written, compare as texts, and the operators"
+        " -> and ->> are syntax errors",
     ),
 }  # fmt: skip
 """What ``suits`` looks for, by name."""
 
+_UNREAD = re.compile(
+    rb"'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)"
+    rb"|/\*(?!M?!)(?:[^*]|\*(?!/))*(?:\*/|\*?\Z)"
+    rb"|/\*!(?:507\d\d|50[89]\d\d|5[1-9]\d{3}|[6-9]\d{4})(?!\d)(?:[^*]|\*(?!/))*(?:\*/|\*?\Z)",
+    re.DOTALL,
+)
+"""Strings, comments, and what MariaDB takes for comments: of MySQL 5.7 and later."""
+
 
 def signs_of(schema: bytes) -> set[str]:
-    """The keys of ``SIGNS`` that a statement of a schema has."""
-    part = schema[:_SCHEMA_PART]
+    """The keys of ``SIGNS`` that a statement of a schema has, outside of strings and comments."""
+    part = _UNREAD.sub(b"''", schema[:HEAD])
     return {key for key, sign in SIGNS.items() if sign.pattern.search(part)}
 
 
@@ -266,8 +312,9 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
         sign = SIGNS[key]
         since = sign.mariadb if target == "mariadb" else sign.mysql
         if since is None or (ours and ours < since):
-            what = f"the dump has {sign.breaks} in {named}"
-            reasons.append(Misfit(what, sign.hint, sign.fatal))
+            effect = f": in {named} they {sign.effect}" if sign.effect else ""
+            what = f"the dump has {sign.what}{effect or f', which {named} does not know'}"
+            reasons.append(Misfit(what, sign.hint, fatal=not sign.effect))
     if found.family and found.family != target:
         reasons.append(
             Misfit(

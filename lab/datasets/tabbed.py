@@ -21,12 +21,12 @@ from lab.datasets.dump import STATEMENT_LIMIT
 from lab.errors import InvalidSpec
 from lab.units import format_size
 
-_NAME = rb"`(?:[^`]|``)+`"
+_NAME = rb"`(?:[^`\n]|``){1,300}`"
 _TABLE = re.compile(rb"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(" + _NAME + rb")", re.IGNORECASE)
 _COLUMN = re.compile(rb"^  (" + _NAME + rb") ([a-z0-9]+)([^\n]*)", re.MULTILINE)
 _CHARSET = re.compile(rb"CHARACTER SET (\w+)")
 _DEFAULT = re.compile(rb"\n\).*\bCHARSET=(\w+)")
-_STRING = re.compile(rb"'(?:[^'\\]|''|\\.)*'", re.DOTALL)
+_STRING = re.compile(rb"'(?:[^'\\]|''|\\.)*(?:'|\\?\Z)", re.DOTALL)
 
 _TEXTS = frozenset(
     [b"char", b"varchar", b"tinytext", b"text", b"mediumtext", b"longtext", b"enum", b"set"]

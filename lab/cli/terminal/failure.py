@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lab.cli.terminal.table import harmless
 from lab.errors import HostUnfit, Interrupted, LabError
 from lab.paths import is_full, no_space
 from lab.suggest import did_you_mean
+from lab.texts import harmless
 
 if TYPE_CHECKING:
     from lab.cli.terminal.signals import Interrupts

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from lab.cli.terminal.table import harmless
 from lab.errors import InvalidSpec, LabError
 from lab.suggest import did_you_mean
+from lab.texts import harmless
 
 Format = Literal["table", "json", "yaml", "name"]
 FORMATS: tuple[Format, ...] = ("table", "json", "yaml", "name")

@@ -6,12 +6,14 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import TextIO
 
+from lab.texts import printable
+
 
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = ()
 ) -> str:
     """Columns two spaces apart, no line ends in spaces; ``right``: columns of numbers."""
-    lines = [[_printable(cell) for cell in row] for row in (header, *rows)]
+    lines = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     text = []
     for line in lines:
@@ -25,7 +27,7 @@ def table(
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """A name and a value a line, values aligned; pairs without a value are left out."""
-    said = [(name, _printable(value)) for name, value in pairs if value]
+    said = [(name, printable(value)) for name, value in pairs if value]
     width = max((len(name) for name, _ in said), default=0)
     return "".join(f"{name:<{width}}  {value}\n" for name, value in said)
 
@@ -43,25 +45,6 @@ def cross(stream: TextIO) -> str:
 def has_unicode(stream: TextIO) -> bool:
     """Whether ``stream`` can print more than ASCII."""
     return (stream.encoding or "").lower().startswith("utf")
-
-
-def harmless(text: str) -> str:
-    """``text`` with control characters but tabs and ends of lines as escapes.
-
-    Output of guests must not control the terminal.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "\n".join("\t".join(map(_printable, line.split("\t"))) for line in text.split("\n"))
-
-
-def _printable(cell: str) -> str:
-    """Data must not move the cursor or break the line."""
-    if cell.isprintable():
-        return cell
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in cell
-    )
 
 
 def _width(cell: str) -> int:

@@ -11,9 +11,9 @@ from lab.cli import complete, flags
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
-from lab.cli.terminal.table import harmless
 from lab.errors import CommandFailed, InvalidSpec
 from lab.suggest import did_you_mean
+from lab.texts import harmless
 
 HOUR = 3600.0
 

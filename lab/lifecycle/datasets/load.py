@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab import host
 from lab.datasets import directory
+from lab.datasets.dump import STATEMENT_LIMIT
 from lab.datasets.generate import estimate
 from lab.datasets.rules import Rules
 from lab.datasets.rules import parse as parse_rules
@@ -24,7 +25,7 @@ from lab.datasets.source import (
     Tpcc,
 )
 from lab.datasets.survey import suits
-from lab.errors import LimitReached
+from lab.errors import InvalidSpec, LimitReached
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
@@ -56,6 +57,8 @@ MASK = "the masking rules"
 STAGE = "stage"
 """The node whose server has data that is not masked; its disks are destroyed."""
 _ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
+_STATEMENT = 64 * MIB
+"""Bytes of one statement of what a token sends, at most: max_allowed_packet is rarely larger."""
 MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
@@ -131,8 +134,11 @@ def _data(
                 return _Data(backup, None)
         else:
             sql = source
-        spool = spools.write(sql, files, work / "spool", name, read, made.selection)
+        limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
+        spool = spools.write(sql, files, work / "spool", name, read, made.selection, limit=limit)
     for misfit in suits(spool.found, engine.name, engine.version):
+        if misfit.fatal:
+            raise InvalidSpec(f"{source}: {misfit.what}", hint=misfit.hint)
         ctx.progress.note("dataset", misfit.what)
     return _Data(backup, spool)
 
@@ -212,13 +218,13 @@ def _read(server: Server, spool: Spool) -> None:
         try:
             server.read(_SPOOL, spool.size, Pace(ctx.progress, "load", spool.size))
         except Refused as error:
-            where = spool.path.name
+            where, secret = spool.path.name, False
             if found := _ERROR.search(str(error)):
                 (content,) = ctx.storage.snapshot([disk], "refused")
                 with reading(partial(ctx.storage.send, content, plain=True)) as stream:
                     data = (chunk for _, chunk in StreamReader(stream).extents())
-                    where = spool.blame(data, int(found[1]))
-            raise refused(error, where) from None
+                    where, secret = spool.blame(data, int(found[1]))
+            raise refused(error, where, secret=secret) from None
 
 
 def _secret(ctx: Context, owner: Owner, name: str) -> bytes:

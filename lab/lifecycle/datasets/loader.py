@@ -41,6 +41,7 @@ _LONGEST = 10.0
 """Seconds between two looks, at most."""
 _SILENT = 300.0
 """Seconds after which a guest that does not answer is given up: the server may keep it busy."""
+_ERROR = re.compile(r"^(ERROR \d+ \(\w+\))(?: at line \d+)?(: [^\n]*)", re.MULTILINE)
 _PIECE = MIB
 """Bytes of SQL that are sent to the guest at once."""
 _PARTS = "/run/lab-load/sql"
@@ -286,15 +287,34 @@ def put(ctx: Context, volume: VolumeName, content: Path | int) -> Volume:
     return made
 
 
-def refused(error: Refused, where: str) -> InvalidSpec:
-    """The error for what a server refused; ``where``: it was, in a word or two."""
-    lines = str(error).strip().splitlines()[-5:]
-    return InvalidSpec(f"{where}: the server refused it", details=lines)
+def refused(error: Refused, where: str, *, secret: bool = False) -> InvalidSpec:
+    """The error for what a server refused; ``where``: it was, in a word or two.
+
+    The client prints the statement as well, which is not repeated: it may have a password.
+    ``secret``: it has one, so what the server quotes of it is left out too.
+    """
+    return InvalidSpec(f"{where}: the server refused it", details=_said(str(error), secret=secret))
 
 
 def failed(error: CommandFailed, where: str) -> InvalidSpec:
     """The same for a statement that was asked directly."""
-    return InvalidSpec(f"{where}: the server refused it", details=error.stderr.splitlines()[-5:])
+    return InvalidSpec(f"{where}: the server refused it", details=_said(error.stderr))
+
+
+def _said(text: str, *, secret: bool = False) -> list[str]:
+    """The server's words, without a number of a line, which is that of a file nobody has."""
+    if found := _ERROR.findall(text):
+        number, words = found[-1]
+        if secret and (near := words.find(" near '")) >= 0:
+            words = f"{words[:near]}; the statement has a password and is not shown"
+        return [f"{number}{words}"]
+    plain, is_statement = [], False
+    for line in text.strip().splitlines():
+        if line.startswith("----------"):
+            is_statement = not is_statement
+        elif not is_statement:
+            plain.append(line)
+    return plain[-5:]
 
 
 def _plain(databases: Sequence[str]) -> Sequence[str]:

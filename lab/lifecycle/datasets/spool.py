@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.datasets import directory, generate
-from lab.datasets.dump import chunks, statements
+from lab.datasets.dump import STATEMENT_LIMIT, chunks, statements
 from lab.datasets.live import OWN, Selection, opened
 from lab.datasets.pieces import Piece, content
 from lab.datasets.source import (
@@ -23,12 +24,13 @@ from lab.datasets.source import (
     Source,
     StandardInput,
 )
-from lab.datasets.survey import Found, survey, truncated
+from lab.datasets.survey import HEAD, Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
 from lab.units import MIB
 
 _ALL = Selection()
+_SECRET = re.compile(rb"\b(?:IDENTIFIED|PASSWORD)\b", re.IGNORECASE)
 _FIRST = 4096
 """Bytes of the first line, which is written last: what it says follows from the rest."""
 
@@ -57,20 +59,21 @@ class Spool:
     parts: tuple[Part, ...]
     found: Found
 
-    def blame(self, content: Iterable[bytes], line: int) -> str:
+    def blame(self, content: Iterable[bytes], line: int) -> tuple[str, bool]:
         """File and number of the statement that begins at ``line``, or last before it.
 
-        ``content``: of the spool, from its start.
+        Also whether a password may be in it. ``content``: of the spool, from its start.
         """
         part = [one for one in self.parts if one.line <= line or one is self.parts[0]][-1]
-        lines, found = _Lines(), (1, part.line)
-        for one in statements(lines.of(_cut(content, part.offset, part.size)), part.name):
+        lines, found, text = _Lines(), (1, part.line), b""
+        data = lines.of(_cut(content, part.offset, part.size))
+        for one in statements(data, part.name, head=HEAD):
             at = part.line + lines.before(one.offset)
             if at > line:
                 break
-            found = (one.number, at)
+            found, text = (one.number, at), one.text
         number, at = part.statements + found[0], part.lines + found[1] - part.line + 1
-        return f"{part.name}: statement {number}, at line {at}"
+        return f"{part.name}: statement {number}, at line {at}", bool(_SECRET.search(text))
 
 
 class _Lines:
@@ -105,11 +108,14 @@ def write(
     database: str,
     progress: Callable[[int], None],
     selection: Selection = _ALL,
+    *,
+    limit: int = STATEMENT_LIMIT,
 ) -> Spool:
     """Write the SQL of ``source``, if there is one, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
-    the bytes that are written; ``selection``: of a live server. Raises InvalidSpec for a dump that
+    the bytes that are written; ``selection``: of a live server; ``limit``: bytes of one statement,
+    at most. Raises InvalidSpec for a dump that
     is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
     server to be reached.
     """
@@ -137,7 +143,7 @@ def write(
 
         def surveyed(piece: Piece) -> Found:
             try:
-                found = survey(copied(piece), piece.name)
+                found = survey(copied(piece), piece.name, limit=limit)
             finally:
                 if isinstance(piece.data, Generator):
                     piece.data.close()  # a program that is read ends now

@@ -72,3 +72,9 @@ def test_the_innermost_step_that_failed_is_known() -> None:
     assert progress.failed == "provision"
     with progress.step("image"):
         assert progress.failed == ""
+
+
+def test_names_of_others_do_not_control_the_terminal() -> None:
+    """Protects the terminal: a table's name, or what a guest printed, may be an escape sequence."""
+    event = Event("dataset", "note", "not shop.\x1b]52;c;cHduZWQ=\x07 (MyISAM)\nnext\tline")
+    assert event.text == "not shop.\\x1b]52;c;cHduZWQ=\\x07 (MyISAM)\nnext\tline"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 
 from lab.datasets import backup as backups
 from lab.datasets.backup import Backup, Contents
-from lab.datasets.source import BackupDirectory, BackupStream, parse
+from lab.datasets.source import MAGIC, BackupDirectory, BackupStream, parse
 from lab.errors import InvalidSpec
 from lab.run import run
 from tests.support.backups import Programs, chunk, files, programs, stream, write
@@ -268,3 +270,20 @@ def test_links_and_unreadable_files_of_a_directory(tmp_path: Path) -> None:
     os.mkfifo(top / "pipe")
     with pytest.raises(InvalidSpec, match="pipe is neither"):
         read(top)
+
+
+def test_a_small_file_in_many_chunks_is_not_kept_without_end() -> None:
+    """Protects memory: each chunk is small, and there are as many as a stranger likes."""
+    path, data = b"xtrabackup_info", b"k=v\n" * (1 << 16)
+
+    def stream() -> Iterator[bytes]:
+        for number in range(100):
+            offset = number * len(data)
+            yield backups._HEAD.pack(MAGIC, 0, b"P", len(path)) + path
+            yield backups._PAYLOAD.pack(len(data), offset, zlib.crc32(data)) + data
+
+    contents = Contents()
+    with pytest.raises(InvalidSpec, match="xtrabackup_info is larger than 1 MiB"):
+        for _ in backups.checked(stream(), "x", contents):
+            pass
+    assert len(contents.small["xtrabackup_info"]) <= 1 << 20

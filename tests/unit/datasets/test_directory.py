@@ -334,7 +334,7 @@ def test_a_refused_statement_is_of_a_file(tmp_path: Path, text: bytes, said: str
     spool = written(of_mydumper(tmp_path / "dump"), tmp_path / "spool")
     data = spool.path.read_bytes()
     line = data.count(b"\n", 0, data.index(text)) + 1
-    assert spool.blame([data], line) == said
+    assert spool.blame([data], line) == (said, False)
 
 
 def test_values_that_look_like_something_else(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import example, given, settings
@@ -102,6 +103,27 @@ def test_any_text_in_any_chunks_is_split_as_byte_by_byte(tokens: list[str], size
     """The fast reader against the obvious one, wherever the chunks end."""
     dump = "".join(tokens)
     assert outcome(lambda: split(dump, size)) == outcome(lambda: plain(dump))
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(st.lists(st.sampled_from(TOKENS), max_size=40), st.integers(1, 50), st.integers(0, 9))
+def test_heads_are_those_of_the_same_statements(tokens: list[str], size: int, head: int) -> None:
+    """Protects memory: what is not wanted of a statement is forgotten, and changes nothing."""
+    dump = "".join(tokens).encode()
+
+    def heads() -> object:
+        return [
+            (one.number, one.offset, one.text.rstrip(), one.terminated)
+            for one in statements(cut(dump, size), head=head)
+        ]
+
+    def whole() -> object:
+        return [
+            (one.number, one.offset, one.text[:head].rstrip(), one.terminated)
+            for one in statements(cut(dump, size))
+        ]
+
+    assert outcome(heads) == outcome(whole)
 
 
 def outcome(run: object) -> object:
@@ -333,3 +355,40 @@ def test_a_missing_package_is_named() -> None:
         "a .zst file requires the Python package zstandard, which is not installed",
         "a rule that makes up values requires the Python package mimesis, which is not installed",
     ]
+
+
+PEAK = """
+import resource, sys
+from lab.datasets.survey import survey
+from lab.units import MIB
+def dump():
+    yield b"CREATE TABLE t (a LONGTEXT);INSERT INTO t VALUES ('"
+    for _ in range(512):
+        yield b"x" * MIB
+    yield b"');SELECT 1"
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = survey(dump())
+print(found.statements, found.tables, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_statement_costs_its_head() -> None:
+    """Protects the memory of the service: 298 KiB of gzip are an INSERT of 900 MiB."""
+    count, tables, peak = run([sys.executable, "-c", PEAK], timeout=120).stdout.split()
+    assert (count, tables) == ("3", "1")
+    assert int(peak) < 64 << 10, "in KiB"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "DELIMITER a\nb a\n", "DELIMITER a\n", "-- \n", "/**/", ";", "'';", "';'", "a-", "source ",
+        "\\'", "`;`", "/*!", "a\n", " ",
+    ],
+)  # fmt: skip
+def test_hostile_dumps_are_read_as_fast_as_they_are_long(unit: str) -> None:
+    """Protects the service: 1 KB of gzip are a MiB of these."""
+    began = time.process_time()
+    with suppress(InvalidSpec):
+        drain(statements([(unit * (MIB // len(unit))).encode()], head=64))
+    assert time.process_time() - began < 10, "the slowest of them, a MiB of '';, took 4 s"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.datasets.survey import SIGNS, Found, completed, header, signs_of, suits, survey, truncated
+from lab.datasets.survey import SIGNS, Found, header, signs_of, suits, survey, truncated
+from lab.errors import InvalidSpec
 
 MARIADB = b"""\
 /*M!999999\\- enable the sandbox mode */
@@ -84,20 +85,44 @@ def test_headers(line: bytes, program: str, family: str, version: str) -> None:
     assert found.complete is None
 
 
+HEADER = b"-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)\n"
+
+
+@pytest.mark.parametrize("size", [1, 17, 1000])
 @pytest.mark.parametrize(
     ("tail", "is_complete"),
     [
         (b"x;\n-- Dump completed on 2026-11-20 12:00:00\n", True),
         (b"x;\n-- Dump completed\n\n", True),
+        (b"x;\n-- Dump completed\r\n", True),
         (b"-- Dump completed", True),
         (b"x;\n-- Dump comple", False),
         (b"-- Dump completed\nINSERT", False),
-        (b"INSERT '-- Dump completed", False),
+        (b"INSERT INTO t VALUES ('-- Dump completed');", False),
         (b"", False),
+        # lines of users behind it
+        (b"x;\n-- Dump completed on 2026-09-30\nCOMMIT;\nSET unique_checks=1;\n", True),
+        (b"x;\n-- Dump completed\nCOMMIT", True),
+        (b"x;\n-- Dump completed\n-- written by nightly.sh\n", True),
+        (b"x;\n-- Dump completed\n" + b"-- x\n" * 4000, True),
+        # two dumps in one file
+        (b"x;\n-- Dump completed\n" + HEADER + b"INSERT INTO t VALUES (1);", False),
+        (b"x;\n-- Dump completed\n" + HEADER + b"y;\n-- Dump completed\n", True),
     ],
 )
-def test_the_last_line(tail: bytes, is_complete: bool) -> None:
-    assert completed(tail) is is_complete
+def test_the_last_line(tail: bytes, is_complete: bool, size: int) -> None:
+    data = HEADER + tail
+    found = survey([data[at : at + size] for at in range(0, len(data), size)])
+    assert found.complete is is_complete
+
+
+@pytest.mark.parametrize("program", ["mysqldump", "mariadb-dump"])
+def test_a_message_in_a_dump_is_named(program: str) -> None:
+    said = f"{program}: [Warning] Using a password on the command line can be insecure.\n"
+    with pytest.raises(InvalidSpec, match=f"begins with a message of {program}") as failure:
+        survey([said.encode() + MYSQL], "shop.sql")
+    assert "2>&1" in failure.value.hint
+    assert "insecure" in failure.value.details[0]
 
 
 def test_a_dump_of_an_unknown_program_is_not_called_truncated() -> None:
@@ -164,3 +189,17 @@ def test_what_suits(found: Found, engine: str, version: str) -> None:
 def test_signs_are_found(schema: bytes, sign: str) -> None:
     assert signs_of(schema) == {sign}
     assert sign in SIGNS
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        b"CREATE TABLE t (a int) COMMENT 'was utf8mb4_0900_ai_ci, and \\'uca1400_ai_ci'",
+        b"CREATE TABLE t (a int /* ENGINE=Aria */)",
+        b"/*!80000 SET @@GLOBAL.GTID_PURGED = 'x' */",
+        b'CREATE PROCEDURE p() SELECT "WITH SYSTEM VERSIONING',
+    ],
+)
+def test_what_is_not_executed_is_no_sign(schema: bytes) -> None:
+    """Protects dumps that load: a sign is certain, and refuses them before a guest boots."""
+    assert signs_of(schema) == set()

@@ -10,6 +10,7 @@ import pytest
 from lab.datasets.source import DumpFile, parse
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets.loader import Refused, refused
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.spool import Spool
 from lab.progress import Event, Progress
@@ -67,7 +68,28 @@ def test_a_line_is_of_a_statement(tmp_path: Path, which: str, said: str) -> None
     )
     at = spool.path.read_bytes().index(which.encode())
     line = spool.path.read_bytes().count(b"\n", 0, at) + 1
-    assert spool.blame(content(spool), line).endswith(said)
+    where, secret = spool.blame(content(spool), line)
+    assert where.endswith(said)
+    assert not secret
+
+
+def test_a_password_in_a_refused_statement_is_not_repeated(tmp_path: Path) -> None:
+    """Protects passwords: the error of a job is shown to all who see the job."""
+    spool = written(tmp_path, "SELECT 1;\nCREATE USER a IDENTIFIED BY 'hunter2' NONSENSE;\n")
+    where, secret = spool.blame(content(spool), 3)
+    assert where.endswith("statement 2, at line 2")
+    assert secret
+    said = (
+        "--------------\nCREATE USER a IDENTIFIED BY 'hunter2' NONSENSE\n--------------\n\n"
+        "ERROR 1064 (42000) at line 3: You have an error in your SQL syntax; check the manual for"
+        " the right syntax to use near 'BY 'hunter2' NONSENSE' at line 1\n"
+    )
+    error = refused(Refused(said), where, secret=True)
+    assert "hunter2" not in f"{error.what} {error.details}"
+    assert error.details[0].startswith("ERROR 1064 (42000): You have an error")
+    assert "near 'BY" in refused(Refused(said), where).details[0], "without a password it helps"
+    odd = refused(Refused("--------------\nhunter2\n--------------\nkilled"), where)
+    assert odd.details == ("killed",)
 
 
 def test_sources_that_cannot_be_loaded_yet(tmp_path: Path) -> None:

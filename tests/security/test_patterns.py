@@ -1,0 +1,159 @@
+"""Protects the service: no regular expression takes long, whatever it is searched in.
+
+Python's ``re`` holds the interpreter's lock, so one that backtracks stops every thread. Each
+pattern of the program is tried as the program uses it, with 64 KiB of each kind of character,
+alone and behind and between the words that the pattern itself has.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from lab.datasets import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = 64 << 10
+SECONDS = 0.1
+"""Of processor time, which a busy host lengthens somewhat: a trial that took longer is repeated."""
+CHARACTERS = " \t\n\r0a_A-.:*'\"`\\(/;=é\x1b\x00"
+METHODS = frozenset({"match", "fullmatch", "search", "findall", "finditer", "sub", "split"})
+LEFT_OUT = ("lab.fake", "lab.recipes", "lab.host.zfs", "lab.hypervisor.bhyve.text")
+"""Doubles that read what tests write, files of guests, what ZFS and vm-bhyve say of the host."""
+BY = {
+    ("lab.datasets.dump", name): {"match"}
+    for name in ("_SINGLE", "_DOUBLE", "_BACKTICK", "_LINE", "_BLOCK", "_RUN", "_NAMES")
+}
+"""Patterns that are used by another name."""
+SHORT = {rules._TOKEN.pattern: rules._TEXT_LIMIT}
+"""Bytes that a pattern is ever given, where these are fewer; by the pattern's text."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A pattern, and a method by which the program uses it."""
+
+    place: str
+    pattern: str | bytes
+    flags: int
+    method: str
+
+    def __str__(self) -> str:
+        text = self.pattern if isinstance(self.pattern, str) else self.pattern.decode("latin-1")
+        return f"{self.place}:{self.method}:{text[:40]}"
+
+
+def uses() -> Iterator[Use]:
+    """Every pattern of the program."""
+    for path in sorted((ROOT / "lab").rglob("*.py")) + sorted((ROOT / "api").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        place = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        place = f"lab.{place}" if place.startswith("api.") else place
+        if "import re\n" not in text or place.startswith(LEFT_OUT):
+            continue
+        loaded = importlib.import_module(place)
+        for name, value in vars(loaded).items():
+            for one in patterns(value):
+                for method in BY.get((place, name)) or methods(name) or {"search"}:
+                    yield Use(place, one.pattern, one.flags, method)
+        yield from inline(place, ast.parse(text))
+
+
+def patterns(value: object, depth: int = 3) -> Iterator[re.Pattern[str] | re.Pattern[bytes]]:
+    """The patterns in a value of a module."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif depth and isinstance(value, dict):
+        for one in (*value.keys(), *value.values()):
+            yield from patterns(one, depth - 1)
+    elif depth and isinstance(value, tuple | list | frozenset):
+        for one in value:
+            yield from patterns(one, depth - 1)
+    elif depth and is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from patterns(getattr(value, field.name), depth - 1)
+
+
+@lru_cache(maxsize=1)
+def sources() -> str:
+    """The whole program."""
+    places = [path for top in ("lab", "api") for path in sorted((ROOT / top).rglob("*.py"))]
+    return "\n".join(path.read_text(encoding="utf-8") for path in places)
+
+
+@lru_cache
+def methods(name: str) -> frozenset[str]:
+    """The methods that are called on what is named so."""
+    found = re.findall(rf"\b{re.escape(name)}\.(\w+)\(", sources())
+    return frozenset(found) & METHODS
+
+
+def inline(place: str, tree: ast.AST) -> Iterator[Use]:
+    """Patterns that are written where they are used."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if getattr(node.func.value, "id", "") != "re" or node.func.attr not in METHODS:
+            continue
+        if isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str | bytes):
+            flags = sum(
+                int(getattr(re, flag))
+                for one in (*node.args[2:], *(word.value for word in node.keywords))
+                for flag in re.findall(r"re\.([A-Z]+)", ast.unparse(one))
+            )
+            yield Use(place, node.args[0].value, flags, node.func.attr)
+
+
+def hostile(pattern: str) -> Iterator[str]:
+    """Texts that a pattern may be slow with."""
+    plain = re.sub(r"\\[A-Za-z]|\(\?[a-zA-Z:!=<]+", " ", pattern)
+    words = re.findall(r"[A-Za-z0-9_@/<-][A-Za-z0-9_ .:@/-]*", plain)
+    starts = list(dict.fromkeys(["", *words[:2], "".join(words[:2]), " ".join(words[:2])]))
+    for character in CHARACTERS:
+        for start in starts:
+            yield start + character * (SIZE - len(start))
+        yield (starts[-1] + character) * (SIZE // (len(starts[-1]) + 1))
+        yield (character + "x") * (SIZE // 2)
+    for pair in ("\\'", "``", "x`", "\n `", '\\"', "*/", "/*", "A1", "a.", "-0"):
+        yield pair * (SIZE // 2)
+
+
+@pytest.mark.parametrize("use", sorted(set(uses()), key=str), ids=str)
+def test_no_pattern_is_slow(use: Use) -> None:
+    compiled = re.compile(use.pattern, use.flags)
+    is_text = isinstance(use.pattern, str)
+    shown = use.pattern if isinstance(use.pattern, str) else use.pattern.decode("latin-1")
+    size = SHORT.get(shown, SIZE)
+    for text in hostile(shown):
+        for part in (SIZE >> 6, SIZE >> 3, SIZE):  # one that backtracks is found by the first
+            data = text[: min(part, size)] if is_text else text.encode()[: min(part, size)]
+            took = seconds(compiled, use.method, data)
+            if took >= SECONDS:
+                took = min(seconds(compiled, use.method, data) for _ in range(2))
+            assert took < SECONDS, f"{took:.2f} s with {part} bytes of {text[:60]!r}"
+
+
+def seconds(compiled: re.Pattern[str] | re.Pattern[bytes], method: str, data: object) -> float:
+    """How long a pattern takes."""
+    began = time.process_time()
+    if method in ("match", "fullmatch", "search"):
+        getattr(compiled, method)(data)
+    else:
+        for _ in getattr(compiled, "finditer")(data):  # noqa: B009  # of either kind
+            pass
+    return time.process_time() - began
+
+
+def test_what_backtracks_is_found() -> None:
+    """The trial itself: a pattern that was in use, and stopped the service for a day."""
+    compiled = re.compile(r"(?m:^)\s*`[^`]+`\s+json\b")
+    text = next(one for one in hostile(compiled.pattern) if one.startswith("\n\n"))
+    assert seconds(compiled, "search", text[: SIZE // 4]) > SECONDS
