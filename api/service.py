@@ -65,6 +65,7 @@ class Service:
         webhooks.open_webhook(core.settings.serve)
         self.jobs.open()
         core.pool.wake.set()  # the pools are checked at once
+        core.observing.observer.start()
         for periodic in self._periodic.values():
             periodic.start()
         core.ready.set()
@@ -86,6 +87,7 @@ class Service:
             periodic.stop()
         parts: dict[str, Callable[[], object]]
         parts = {name: periodic.join for name, periodic in self._periodic.items()}
+        parts["observer"] = self.core.observing.close
         if self.jobs.finish(grace):
             parts["jobs"] = self.jobs.close
         parts |= {"events": self.core.events.close, "contexts": self.core.contexts.close}

@@ -55,7 +55,8 @@ class IdleWatch:
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         try:
-            found = activity(ctx, lab.name, patience=_PATIENCE, guests=guests)
+            asked = self._core.observing.on_kept(ctx, lab.name)
+            found = activity(asked, lab.name, patience=_PATIENCE, guests=guests)
         except LabError as error:
             log.info("cannot query a lab's activity", extra={"lab": lab.name, "error": error.what})
             self._used(lab, lab.activity)

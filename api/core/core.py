@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lab.api.core.admission import Admission
 from lab.api.core.contexts import Contexts, Opener
 from lab.api.core.limits import Limits
+from lab.api.core.observing import Observing
 from lab.api.core.pool import Pool
 from lab.api.core.space import CachedSpace
 from lab.api.events.eventlog import EventLog
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Core:
-    """The record, contexts of the lifecycle, events, figures and limits.
+    """The record, contexts of the lifecycle, what is observed, events, figures and limits.
 
     ``trace``: None unless spans are exported. ``ready`` is set while requests are accepted,
     ``stopping`` from the moment when the service begins to end.
@@ -43,6 +44,7 @@ class Core:
     pool: Pool
     admission: Admission
     space: CachedSpace
+    observing: Observing
     limits: Limits
     ready: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -88,5 +90,6 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
         pool=pool,
         admission=Admission(settings, store, pressed=pool.wake.set),
         space=CachedSpace(contexts),
+        observing=Observing(settings, store, contexts),
         limits=Limits(settings.serve.token_rate),
     )

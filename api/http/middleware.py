@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
+from lab.api.core.threads import TOKEN, in_thread
 from lab.api.http import problems
-from lab.api.http.auth import Caller, bearer, identified, note
+from lab.api.http.auth import Caller, bearer, identified, known, note
 from lab.api.http.place import place_of
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
@@ -111,6 +111,7 @@ class RequestMiddleware:
             try:
                 caller = await _caller(scope)
                 if caller is not None:
+                    TOKEN.set(caller.token.id)
                     held.enter_context(self._core.limits.requests.slot(caller.token.id))
                 body = await self._body(scope, receive)
                 if self._answering >= _MOST and scope["path"] != "/healthz":
@@ -167,7 +168,7 @@ class RequestMiddleware:
         target, project = scope["path"][:200], caller.token.project
         if scope["method"] in _READS and not self._reveals(facts, target, caller):
             return
-        await run_in_threadpool(note, self._core.store, target=target, project=project, **facts)
+        await in_thread(note, self._core.store, target=target, project=project, **facts)
 
     def _reveals(self, facts: Mapping[str, Any], target: str, caller: Caller) -> bool:
         """Whether an answer has keys or passwords that the token has not read recently."""
@@ -189,9 +190,10 @@ async def _caller(scope: Scope) -> Caller | None:
     """
     request = HTTPConnection(scope)
     if scope["path"].startswith(_FOR_TOKENS):
-        return await run_in_threadpool(lambda: identified(request, bearer(request)))
+        text = bearer(request)
+        return known(request, text) or await in_thread(identified, request, text)
     # Not the caller yet: a form may come from elsewhere, which the page's routes check.
-    return await run_in_threadpool(session_caller, request) if place_of(request) else None
+    return await in_thread(session_caller, request) if place_of(request) else None
 
 
 def _has_body(scope: Scope) -> bool:

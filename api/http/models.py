@@ -32,6 +32,9 @@ DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
+_OBSERVED = (
+    "When its state was observed; null: not within the last 30 seconds, and the state is unknown."
+)
 _LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
 _TERABYTE = 1 << 40
 
@@ -39,7 +42,7 @@ Ttl = Annotated[Seconds, Field(ge=_LEAST_TTL, le=_MOST_TTL, examples=["1h"])]
 Idle = Annotated[Seconds, Field(ge=60, le=_MOST_TTL, examples=["30m"])]
 State = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
-    "creating", "failed", "removing", "unrecorded",
+    "creating", "failed", "removing", "unrecorded", "unknown",
 ]  # fmt: skip
 """``LabState`` of lab.lifecycle.core.views, without the one that only the service sees."""
 
@@ -212,6 +215,7 @@ class Node(BaseModel):
             " executed; null if it replicates from none, or that is not known.",
         ),
     ]
+    observed_at: Annotated[Time | None, Field(description=_OBSERVED)]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -233,6 +237,7 @@ class Node(BaseModel):
             addresses=dict(view.addresses),
             position=view.position,
             behind=view.behind,
+            observed_at=view.observed_at,
         )
 
 
@@ -301,6 +306,7 @@ class Lab(BaseModel):
     protected: bool
     ready_seconds: Annotated[float, Field(description="Duration of its last start, in seconds.")]
     job: Annotated[str, Field(description="The job that created it.")]
+    observed_at: Annotated[Time | None, Field(description=_OBSERVED)]
     connection: Connection | None
 
     @staticmethod
@@ -343,6 +349,7 @@ class Lab(BaseModel):
             protected=record.protected if record else False,
             ready_seconds=view.seconds,
             job=record.job if record else "",
+            observed_at=view.observed_at,
             connection=connection,
         )
 

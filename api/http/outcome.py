@@ -14,9 +14,9 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
+from lab.api.core.threads import in_thread
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import Subscription
 from lab.api.http import problems
@@ -76,7 +76,7 @@ class Waiter:
             if gone is not None:
                 stack.callback(gone.cancel)
             while True:
-                found = await run_in_threadpool(poll)
+                found = await in_thread(poll)
                 left = deadline - time.monotonic()
                 if over(found) or left <= 0 or core.stopping.is_set():
                     return found
@@ -140,4 +140,4 @@ async def outcome(
         return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=202, headers=location)
     if job.error is not None:
         return problems.respond(job.error, location, job=job.id)
-    return await run_in_threadpool(done, job)
+    return await in_thread(done, job)

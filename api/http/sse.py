@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from fastapi.responses import StreamingResponse
-from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from lab.api.core.core import Core
+from lab.api.core.threads import in_thread
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import HOST
 from lab.api.http.auth import Caller
@@ -83,7 +83,7 @@ async def _lines(
     with core.notifier.subscribe(owner or HOST) as subscription:
         yield "retry: 1000\n\n"
         while True:
-            found, over = await run_in_threadpool(new_events)
+            found, over = await in_thread(new_events)
             for record in found:
                 last = record.id
                 yield _event(record, named=named)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
-from starlette.concurrency import run_in_threadpool
+
+from lab.api.core.threads import in_thread
 
 PIECE = 1 << 16
 _LOOK_EVERY = 0.5
@@ -97,7 +98,7 @@ async def watch(
             return _REFUSED, f"idle for {idle:g} s"
         if now - checked >= _CHECK_EVERY:
             checked = now
-            if not await run_in_threadpool(allowed):
+            if not await in_thread(allowed):
                 return _REFUSED, "the token is no longer valid"
 
 

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import WebSocket
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
 from lab.api.core.limits import Limit
 from lab.api.core.problem import problem
+from lab.api.core.threads import in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified
 from lab.api.http.auth import note as audit
@@ -43,9 +43,9 @@ async def serve_websocket(
     context, held = REQUEST.set(request), ExitStack()
     with ExitStack() as slot:
         try:
-            caller = await run_in_threadpool(_caller, websocket, scope)
+            caller = await in_thread(_caller, websocket, scope)
             slot.enter_context(limit.slot(caller.token.id))
-            found = await run_in_threadpool(held.enter_context, reach(core, caller))
+            found = await in_thread(held.enter_context, reach(core, caller))
             await note(_SWITCHED)
             await websocket.accept()
             began = time.monotonic()
@@ -59,7 +59,7 @@ async def serve_websocket(
             await websocket.send_denial_response(refusal)
         finally:
             # In a thread: ending a program waits for it.
-            await run_in_threadpool(held.close)
+            await in_thread(held.close)
             REQUEST.reset(context)
 
 
@@ -79,4 +79,4 @@ async def _note(core: Core, websocket: WebSocket, action: str, status: int) -> N
     log.info("tunnel", extra={**who, "path": path})
     if caller is not None:
         add = partial(audit, core.store, project=caller.token.project, target=path[:200], **who)
-        await run_in_threadpool(add)
+        await in_thread(add)

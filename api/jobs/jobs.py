@@ -324,16 +324,19 @@ class Jobs:
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         core.events.add(job.id, Event("job", "begin", job.kind))
         owner = request.owner if isinstance(request, (CreateLab, BranchLab)) else ""
-        with core.contexts.use(
-            hear,
-            halt=halt.soon,
-            origin=requests.origin_of(job, request),
-            owner=owner,
-            templates=max_templates(core, job),
-            data=max_data(core, job)
-            if isinstance(request, CreateDataset | RefreshDataset)
-            else None,
-        ) as ctx:
+        with (
+            core.observing.working(job.lab),
+            core.contexts.use(
+                hear,
+                halt=halt.soon,
+                origin=requests.origin_of(job, request),
+                owner=owner,
+                templates=max_templates(core, job),
+                data=max_data(core, job)
+                if isinstance(request, CreateDataset | RefreshDataset)
+                else None,
+            ) as ctx,
+        ):
             return WORK[job.kind].run(ctx, Task(job, request, again))
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
@@ -380,6 +383,7 @@ class Jobs:
             extra={"kind": job.kind, "state": job.state, "lab": job.lab, "error": error},
         )
         core.job_ended(job)
+        core.observing.observer.changed(job.lab)
         core.admission.changed()
         if job.kind == "fill":
             core.pool.filled(requests.pool_of(job), failed=job.state == "failed")

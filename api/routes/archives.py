@@ -10,6 +10,7 @@ from io import FileIO
 from fastapi import APIRouter, WebSocket
 
 from lab.api.core.core import Core
+from lab.api.core.threads import Route
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
 from lab.api.http.transfer import Transfer, Work
@@ -20,7 +21,7 @@ from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Listener
 
-router = APIRouter(prefix="/v1", tags=["host"])
+router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 IDLE = 600.0
 """Seconds without a byte or a step after which a transfer is cancelled."""

@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.admission import need_to_branch
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
@@ -29,7 +29,7 @@ from lab.lifecycle.branch import MOST
 from lab.spec import Identity
 from lab.state.records import JobRecord
 
-router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"])
+router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
 
 
 class BranchRequest(Asked):
@@ -77,7 +77,7 @@ async def branch(
     key: Key = None,
 ) -> Response:
     """Create labs that are clones of a lab as it is now, or of a snapshot of it: all or none."""
-    job = await run_in_threadpool(submit_branch, jobs, caller, name, asked, key)
+    job = await in_thread(submit_branch, jobs, caller, name, asked, key)
     return await outcome(core, job, wait, partial(_branched, core, caller))
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Admin, Caller, Reader
 from lab.api.http.catalog import Engine, Image, ImageRequest, Template, TemplateRequest
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
@@ -33,7 +33,7 @@ from lab.names import Owner
 from lab.spec import LabSpec
 from lab.state.records import JobRecord
 
-router = APIRouter(prefix="/v1", tags=["host"])
+router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 Which = Annotated[str, Path(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 
@@ -65,7 +65,7 @@ async def build_image(
     core: CoreOf, jobs: JobsOf, caller: Admin, asked: ImageRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Build an image from a recipe, unless it exists."""
-    job = await run_in_threadpool(submit_image, jobs, caller, asked, key)
+    job = await in_thread(submit_image, jobs, caller, asked, key)
     return await outcome(core, job, wait, partial(_image_made, core, caller))
 
 
@@ -91,7 +91,7 @@ async def delete_image(
     core: CoreOf, jobs: JobsOf, caller: Admin, key: Which, wait: Wait, if_match: IfMatch = None
 ) -> Response:
     """Remove an image that no template or lab uses, by its key or its recipe."""
-    job = await run_in_threadpool(submit_delete_image, jobs, caller, key, if_match)
+    job = await in_thread(submit_delete_image, jobs, caller, key, if_match)
     return await outcome(core, job, wait, _gone)
 
 
@@ -114,7 +114,7 @@ async def build_template(
     core: CoreOf, jobs: JobsOf, caller: Admin, asked: TemplateRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Form a cluster and capture it as a template, unless it exists; its image is built first."""
-    job = await run_in_threadpool(_build_template, jobs, caller, asked, key)
+    job = await in_thread(_build_template, jobs, caller, asked, key)
     return await outcome(core, job, wait, partial(_template_made, core))
 
 
@@ -139,7 +139,7 @@ async def delete_template(
     core: CoreOf, jobs: JobsOf, caller: Admin, key: Which, wait: Wait, if_match: IfMatch = None
 ) -> Response:
     """Remove a template that no lab was cloned from, by its key or a prefix of it."""
-    job = await run_in_threadpool(submit_delete_template, jobs, caller, key, if_match)
+    job = await in_thread(submit_delete_template, jobs, caller, key, if_match)
     return await outcome(core, job, wait, _gone)
 
 

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, WebSocket
 from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.background.refresher import next_refresh
 from lab.api.core.admission import need_to_load
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.datasets import (
     Dataset,
@@ -49,7 +49,7 @@ from lab.progress import Listener
 from lab.state.records import ImageRecord, JobRecord
 from lab.units import format_size
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
 Which = Annotated[
     str, Path(pattern=DATASET, description="A dataset, or a version of it.", examples=["crm@1"])
@@ -83,7 +83,7 @@ async def create(
     core: CoreOf, jobs: JobsOf, caller: User, asked: DatasetRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Load data into an image; labs of it are requested with `dataset`."""
-    job = await run_in_threadpool(submit_create, jobs, caller, asked, key)
+    job = await in_thread(submit_create, jobs, caller, asked, key)
     return await outcome(core, job, wait, partial(_made, core, caller))
 
 
@@ -101,7 +101,7 @@ async def upload(websocket: WebSocket, name: str) -> None:
         transfer = Transfer(websocket, allowed, core.stopping.is_set, IDLE)
         why = await transfer.receive(receive)
         if not transfer.whole:
-            await run_in_threadpool(uploads.discard, core, caller.token.id, identity)
+            await in_thread(uploads.discard, core, caller.token.id, identity)
         return why, transfer.carried
 
     def reach(*_: object) -> nullcontext[None]:
@@ -143,7 +143,7 @@ async def refresh(
     core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait, key: Key = None
 ) -> Response:
     """Make the next version from the same source; versions beyond `keep` are removed."""
-    job = await run_in_threadpool(submit_refresh, jobs, caller, name, key)
+    job = await in_thread(submit_refresh, jobs, caller, name, key)
     return await outcome(core, job, wait, partial(_made, core, caller))
 
 
@@ -165,7 +165,7 @@ async def delete(
     ] = False,
 ) -> Response:
     """Remove a dataset, or a version of it, that no lab uses."""
-    job = await run_in_threadpool(submit_delete, jobs, caller, name, defer=defer)
+    job = await in_thread(submit_delete, jobs, caller, name, defer=defer)
     return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 

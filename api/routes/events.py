@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import Response
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.events.eventlog import topic
 from lab.api.http import sse
 from lab.api.http.auth import Caller, Reader
@@ -17,7 +17,7 @@ from lab.api.http.models import Event, Page
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
 
-router = APIRouter(prefix="/v1", tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"], route_class=Route)
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -51,9 +51,9 @@ async def events(
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after)
         if begin is None:
-            begin = await run_in_threadpool(core.store.events.last_id)
+            begin = await in_thread(core.store.events.last_id)
         return sse.stream(core, caller, last=begin)
-    return await run_in_threadpool(listed, core, caller, after or 0, limit)
+    return await in_thread(listed, core, caller, after or 0, limit)
 
 
 @router.get(
@@ -72,11 +72,11 @@ async def of_job(
     accept: Accept = "",
 ) -> Page[Event] | Response:
     """The steps of a job, from its first; as a stream it ends with the job."""
-    await run_in_threadpool(caller.job, core, job)
+    await in_thread(caller.job, core, job)
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after) or 0
         return sse.stream(core, caller, last=begin, job=job)
-    return await run_in_threadpool(listed, core, caller, after or 0, limit, job)
+    return await in_thread(listed, core, caller, after or 0, limit, job)
 
 
 def listed(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
+from lab.api.core.core import Core
+from lab.api.core.threads import Route
 from lab.api.http.dependencies import CoreOf
 from lab.api.telemetry.metrics import Now
 from lab.errors import HostUnfit
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], route_class=Route)
 
 
 @router.get("/healthz", operation_id="health", response_class=PlainTextResponse)
@@ -30,6 +33,13 @@ def readiness(core: CoreOf) -> str:
     return "ok\n"
 
 
+def states(core: Core) -> Iterator[str]:
+    """The states of all labs, as they were observed last."""
+    for name, found in core.observing.labs().items():
+        seen = None if found.lab.pool else core.observing.seen(name)
+        yield seen.view.state if seen else "pooled"
+
+
 @router.get("/metrics", operation_id="metrics", response_class=PlainTextResponse)
 def metrics(core: CoreOf) -> Response:
     """Metrics in the format of Prometheus, if the setting `metrics` is on."""
@@ -37,7 +47,7 @@ def metrics(core: CoreOf) -> Response:
         raise HTTPException(404)
     store = core.store
     now = Now(
-        labs=Counter("pooled" if lab.pool else str(lab.state) for lab in store.labs.all()),
+        labs=Counter(states(core)),
         jobs=Counter(str(job.state) for job in store.jobs.open()),
         ready=core.pool.counts(),
         space=core.space.get(),

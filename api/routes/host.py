@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from lab import host as machine
 from lab.api.core.core import Core
+from lab.api.core.threads import Route
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView
@@ -18,7 +19,7 @@ from lab.api.http.units import ID_LIMIT, IN_SECONDS, Seconds
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes import home_ca
 
-router = APIRouter(prefix="/v1", tags=["host"])
+router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 
 @router.get("/host", operation_id="getHost")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from starlette.concurrency import run_in_threadpool
 
+from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import Job, Page
 from lab.api.http.outcome import Wait
 from lab.state.records import JobKind, JobState
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 Id = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
@@ -48,7 +48,7 @@ async def get(
     wait: Wait,
 ) -> Job:
     """A job."""
-    await run_in_threadpool(caller.job, core, job)
+    await in_thread(caller.job, core, job)
     return Job.of(await wait.ended(core, job))
 
 

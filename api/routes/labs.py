@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.listing import Wanted, page_of
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.data import check_data
@@ -29,7 +31,7 @@ from lab.lifecycle.nodes import inspect
 from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord
 
-router = APIRouter(prefix="/v1/labs", tags=["labs"])
+router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
 
 Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
 
@@ -45,12 +47,12 @@ async def create(
     core: CoreOf, jobs: JobsOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
 ) -> Response:
     """Create a lab: a clone of a template. The first use of a template builds it, in minutes."""
-    job = await run_in_threadpool(submit_create, jobs, caller, asked, key)
+    job = await in_thread(submit_create, jobs, caller, asked, key)
     return await outcome(core, job, wait, partial(_created, core, caller))
 
 
 @router.get("", operation_id="listLabs", response_model=Page[Lab])
-def list_labs(
+async def list_labs(
     core: CoreOf,
     caller: Reader,
     state: State | None = None,
@@ -60,26 +62,16 @@ def list_labs(
     ] = "",
     after: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> Page[Lab]:
+) -> Response:
     """Labs, by name."""
-    with core.contexts.use() as ctx:
-        views = inspect.labs(ctx)
-        records = {record.name: record for record in ctx.store.labs.all()}
-    found = []
-    for view in views:
-        record = records.get(view.name)
-        if (record and record.pool) or view.state == "pooled":
-            continue  # in a warm pool, or claimed while its nodes were queried
-        theirs = record.project if record else ""
-        if not caller.sees(theirs) or view.name <= after:
-            continue
-        if (state and view.state != state) or (blueprint and view.blueprint != blueprint):
-            continue
-        if project and theirs != project:
-            continue
-        found.append(Lab.of(view, record, login=caller.may("use")))
-    more = len(found) > limit
-    return Page(items=found[:limit], next=found[limit - 1].name if more else None)
+    wanted = Wanted(state, blueprint, project, after, limit)
+    read = partial(page_of, core, caller, wanted)
+    found = read(wait=False) or await in_thread(read)
+    assert found is not None  # noqa: S101  # for the type checker: it waited
+    login = caller.may("use")
+    items = b",".join([one.body(login=login) for one in found.items])
+    cursor = json.dumps(found.next).encode()
+    return Response(b'{"items":[%s],"next":%s}' % (items, cursor), media_type="application/json")
 
 
 @router.get("/{name}", operation_id="getLab", response_model=Lab)
@@ -88,7 +80,7 @@ async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
     if wait.seconds:
         find = partial(caller.lab, core, name)
         await wait.until(core, HOST, find, lambda found: found.state != "creating", every=1.0)
-    return await run_in_threadpool(_respond, core, caller, name)
+    return await in_thread(_respond, core, caller, name)
 
 
 @router.patch("/{name}", operation_id="changeLab", response_model=Lab)
@@ -148,9 +140,7 @@ async def delete(
     if_match: IfMatch = None,
 ) -> Response:
     """Remove a lab with its data."""
-    job = await run_in_threadpool(
-        submit_delete, jobs, caller, name, if_match, force=force, defer=defer
-    )
+    job = await in_thread(submit_delete, jobs, caller, name, if_match, force=force, defer=defer)
     return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -258,12 +248,19 @@ def submit_delete(
 
 def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
     """A lab as the caller sees it, and its record if there is one; raises NotFound."""
+    login = caller.may("use")
+    record = core.store.labs.find(name)
+    if record is not None or caller.project is not None:
+        record = caller.lab(core, name)
+        core.observing.fresh([name])
+        found = core.observing.seen(name)
+        if found is None:  # it was removed meanwhile
+            caller.lab(core, name)
+        else:
+            return Lab.of(found.view, found.record, login=login), found.record
     with core.contexts.use() as ctx:
-        record = ctx.store.labs.find(name)
-        if record is not None or caller.project is not None:
-            record = caller.lab(core, name)
         view = inspect.lab(ctx, name)
-    return Lab.of(view, record, login=caller.may("use")), record
+    return Lab.of(view, record, login=login), record
 
 
 def _respond(core: Core, caller: Caller, name: str, *, status: int = 200) -> Response:

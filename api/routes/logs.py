@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 import anyio
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
+from lab.api.core.threads import Route, in_thread
 from lab.api.http import sse
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf
@@ -26,7 +26,7 @@ from lab.api.routes.power import NodeName
 from lab.errors import LabError
 from lab.lifecycle import node_access
 
-router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
+router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -62,10 +62,10 @@ async def logs(
         return await core.limits.programs.run(
             caller.token.id, partial(last_lines, core, caller, name, node, source, lines)
         )
-    await run_in_threadpool(caller.lab, core, name)
+    await in_thread(caller.lab, core, name)
     core.limits.followers.acquire(caller.token.id)
     try:
-        found = await run_in_threadpool(_follow, core, name, node, source, lines)
+        found = await in_thread(_follow, core, name, node, source, lines)
     except BaseException:
         core.limits.followers.release(caller.token.id)
         raise
@@ -107,7 +107,7 @@ async def _stream(
             now = time.monotonic()
             if now - checked >= _CHECK_EVERY:
                 checked = now
-                if not await run_in_threadpool(allowed):
+                if not await in_thread(allowed):
                     return
             if line is _OVER:
                 return

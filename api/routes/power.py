@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
+from lab.api.core.threads import Route, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
@@ -20,13 +20,13 @@ from lab.api.http.outcome import Wait, Waiter, outcome
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import Power, Promote
 from lab.api.jobs.submit import new_job, submit
-from lab.api.routes.labs import Name
+from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden, NotFound
 from lab.lifecycle import node_access
 from lab.lifecycle.nodes import inspect
 from lab.state.records import JobRecord
 
-router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"])
+router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 NodeName = Annotated[str, Path(pattern=NODE, examples=["n1"])]
 _DONE: dict[int | str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ async def promote_node(
 
     `force`: also if the node that takes them now does not answer; it is powered off.
     """
-    job = await run_in_threadpool(submit_promote, jobs, caller, name, asked)
+    job = await in_thread(submit_promote, jobs, caller, name, asked)
     return await outcome(jobs.core, job, wait, _done)
 
 
@@ -134,7 +134,7 @@ def _execute(core: Core, caller: Caller, name: str, node: str, asked: Command) -
 async def _power(
     jobs: Jobs, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
-    job = await run_in_threadpool(submit_power, jobs, caller, name, node, action)
+    job = await in_thread(submit_power, jobs, caller, name, node, action)
     return await outcome(jobs.core, job, wait, _done)
 
 
@@ -168,6 +168,4 @@ def _done(job: JobRecord) -> Response:
 
 
 def _nodes(core: Core, caller: Caller, name: str) -> list[Node]:
-    caller.lab(core, name)
-    with core.contexts.use() as ctx:
-        return [Node.of(view) for view in inspect.lab(ctx, name).nodes]
+    return seen(core, caller, name)[0].nodes

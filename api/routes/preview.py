@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from lab.api.core.admission import need_of
+from lab.api.core.threads import Route
 from lab.api.http.auth import User
 from lab.api.http.catalog import PlannedNode
 from lab.api.http.dependencies import CoreOf
@@ -17,7 +18,7 @@ from lab.api.routes.labs import counted, requested
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.lifecycle.preview import preview
 
-router = APIRouter(prefix="/v1", tags=["labs"])
+router = APIRouter(prefix="/v1", tags=["labs"], route_class=Route)
 
 
 class Preview(BaseModel):

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from lab import schedule
 from lab.api.core.core import Core
+from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.models import NODE, Asked, Job, Ttl
@@ -28,7 +28,7 @@ from lab.lifecycle.nodes import inspect
 from lab.schedule import ORIGIN
 from lab.state.records import JobRecord
 
-router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"])
+router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 
 LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
 Label = Annotated[str, Path(pattern=LABEL, examples=["manual.20261121t110000"])]
@@ -155,7 +155,7 @@ async def take(
     key: Key = None,
 ) -> Response:
     """Take a snapshot of a lab, running or stopped: disks and RAM of all nodes, at one moment."""
-    job = await run_in_threadpool(submit_take, jobs, caller, name, asked, key)
+    job = await in_thread(submit_take, jobs, caller, name, asked, key)
     return await outcome(core, job, wait, partial(_taken, core))
 
 
@@ -168,7 +168,7 @@ async def take(
 )
 async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
     """Remove the scheduled snapshots that exceed what the lab's schedule keeps; others stay."""
-    job = await run_in_threadpool(_prune, jobs, caller, name)
+    job = await in_thread(_prune, jobs, caller, name)
     return await outcome(core, job, wait, _pruned)
 
 
@@ -197,7 +197,7 @@ async def delete(
     force: Annotated[bool, Query(description="Also if the snapshot is protected.")] = False,
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
-    job = await run_in_threadpool(submit_delete, jobs, caller, name, label, force=force)
+    job = await in_thread(submit_delete, jobs, caller, name, label, force=force)
     return await outcome(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -215,7 +215,7 @@ async def roll_back(
 
     The nodes of a lab resume from the snapshot's RAM if it has it; a single node boots.
     """
-    job = await run_in_threadpool(submit_rollback, jobs, caller, name, asked)
+    job = await in_thread(submit_rollback, jobs, caller, name, asked)
     return await outcome(core, job, wait, _rolled_back)
 
 

@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
+from lab.api.core.threads import Route
 from lab.api.http.auth import Admin
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import MadeToken, Page, Token, TokenRequest
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service.token import Quota
 
-router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, Field
 
 from lab.api.core.core import Core
+from lab.api.core.threads import Route
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, core_of
 from lab.api.http.tunnel import Tunnel
@@ -21,7 +22,7 @@ from lab.errors import NotReady
 from lab.lifecycle import node_access
 from lab.run import on_terminal
 
-router = APIRouter(prefix="/v1/labs/{name}/nodes/{node}", tags=["nodes"])
+router = APIRouter(prefix="/v1/labs/{name}/nodes/{node}", tags=["nodes"], route_class=Route)
 
 IDLE = 3600.0
 """Seconds without a byte after which a tunnel is closed."""

@@ -13,6 +13,7 @@ from fastapi.responses import Response
 from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.listing import Wanted, page_of
 from lab.api.http.models import Lab
 from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
@@ -145,13 +146,14 @@ def _list(
     after: str = "",
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    found = labs.list_labs(core, caller, after=after, limit=_AT_ONCE)
+    found = page_of(core, caller, Wanted(after=after, limit=_AT_ONCE))
+    assert found is not None  # noqa: S101  # for the type checker: it waited
     serve = core.settings.serve
     return pages.page(
         request,
         "labs.html",
         at=f"/?after={quote(after)}" if after else "/",
-        labs=found.items,
+        labs=[one.lab(login=caller.may("use")) for one in found.items],
         after=after,
         next=found.next,
         jobs=list_jobs(core, caller, limit=_JOBS).items,

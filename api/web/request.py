@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl, quote
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from lab.api.core.problem import internal, problem
+from lab.api.core.threads import Route
 from lab.api.http import problems
 from lab.api.http.auth import Caller
 from lab.api.http.sessions import session_caller
@@ -70,7 +70,7 @@ class SessionCaller:
         return caller
 
 
-class PageRoute(APIRoute):
+class PageRoute(Route):
     """A route whose errors are pages."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

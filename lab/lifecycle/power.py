@@ -120,7 +120,7 @@ def bring_back(
     plan = record.plan
     found = running(ctx, record.name)
     # The certificates that they have may be too old to be believed.
-    account = account_of(ctx, record, verify=False)
+    account = account_of(ctx.home, record, verify=False)
     ask = through_agent(plan, ctx.hypervisor, found)
     if account.usable:
         ask = through_port(ctx.ways, plan, account, found, deadline=deadline)
@@ -136,7 +136,7 @@ def bring_back(
         again = [node for node in found if node.name in started]
         renew(ctx, again, plan, images, timeout=deadline.left, cluster=everyone)
         correct_clocks(ctx, found)
-        ask = through_port(ctx.ways, plan, account_of(ctx, record), found, deadline=deadline)
+        ask = through_port(ctx.ways, plan, account_of(ctx.home, record), found, deadline=deadline)
         until_ready(ctx, found, plan, ask, deadline, pause=_LOOK_EVERY)
 
 

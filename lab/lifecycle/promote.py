@@ -60,6 +60,8 @@ def promote(ctx: Context, name: str, node: str, *, force: bool = False, timeout:
             plan.promote(GuestCluster(ctx, here), engines, asked)
         left = running(ctx, name)
         with ctx.progress.step("ready", "waiting until every node can be used"):
-            ask = through_port(ctx.ways, plan, account_of(ctx, record), left, deadline=deadline)
+            ask = through_port(
+                ctx.ways, plan, account_of(ctx.home, record), left, deadline=deadline
+            )
             until_ready(ctx, left, plan, ask, deadline, pause=_LOOK_EVERY)
     return lab(ctx, name, proved=True)

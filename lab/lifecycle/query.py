@@ -129,4 +129,4 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
             f"{chosen.name} of {name} does not run",
             hint=f"`lab start {name} --node {chosen.name}` starts it",
         )
-    return account_at(account_of(ctx, record), chosen.guest_address), chosen.sql_port
+    return account_at(account_of(ctx.home, record), chosen.guest_address), chosen.sql_port

@@ -248,7 +248,7 @@ def make_usable(
 
     ``end_sessions``, ``identity``: see ``Started``.
     """
-    plan, account = record.plan, account_of(ctx, record)
+    plan, account = record.plan, account_of(ctx.home, record)
     cluster = power.running(ctx, record.name)
     started = Started(
         nodes, plan, images, account, prepared, deadline, cluster, end_sessions, identity

@@ -214,7 +214,7 @@ def allot(
         )
         ctx.store.nodes.add(node.record for node in nodes)
     profile = ctx.settings.profile_of(record.profile)
-    account = account_of(ctx, ctx.store.labs.get(lab.name))
+    account = account_of(ctx.home, ctx.store.labs.get(lab.name))
     return Formation(lab, images, plan, profile, nodes, segment), account
 
 

@@ -61,7 +61,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
         )
     plan = record_of(ctx, name).plan
     nodes = nodes_of(ctx, name)
-    account = account_of(ctx, record_of(ctx, name))
+    account = account_of(ctx.home, record_of(ctx, name))
     ask = through_port(ctx.ways, plan, account, nodes, deadline=deadline)
     until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY)
     _note(ctx, name)

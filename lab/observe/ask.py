@@ -71,6 +71,7 @@ def through_port(
     ``patience``: seconds that a node has to answer; ``deadline``: they are asked again and again
     until then, and one that is slow gets more time. One without SQL is asked for its guest agent.
     """
+    server = ways.kept or ways.sql_all
 
     def put(node: Target, question: str, seconds: float) -> Mapping[str, str]:
         if not node.has_sql:
@@ -82,7 +83,8 @@ def through_port(
             # One with SELECT would be taken for use of the lab.
             announced = [] if question.startswith("SHOW ") else [LOOK]
             statements = [*announced, question]
-            return _pairs(node, ways.sql_all(there, node.sql_port, statements, timeout=seconds)[-1])
+            answers = server(there, node.sql_port, statements, timeout=seconds)
+            return _pairs(node, answers[-1])
         found, end = dict[str, str](), Deadline.after(seconds)
         for service, statement in through.items():
             port, left = node.ports[service], max(end.left, _SHORTEST)

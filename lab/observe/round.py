@@ -12,10 +12,9 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 from lab.blueprints import Blueprint
 from lab.errors import LabError, NotReady
@@ -29,6 +28,11 @@ from lab.observe.ways import Ways
 from lab.wait import Deadline
 
 _THREADS = 256
+_SLOW_TIMES = 4.0
+_GRACE = 0.05
+"""Seconds that a question whose time is over takes to end."""
+_STEP = 0.5
+"""Seconds between two looks whether only slow servers are left."""
 _UNANSWERED = 64
 """Questions to one node that may wait for an answer at the same time, more than a service has
 callers: whoever is root in a node decides whether each takes all of its time."""
@@ -40,33 +44,42 @@ _SERVING = ("ready", "degraded", "not-synced")
 class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
-    ``role``: empty if it was not asked; ``position``: see ``Asked``.
+    ``role``: empty if it was not asked; ``position``: see ``Asked``; ``why``: see ``Guest``.
+    ``slow``: its server began to answer, and was not done in time.
     """
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
     role: str = ""
     position: str | None = None
+    why: str = ""
+    slow: bool = False
 
 
 @dataclass(frozen=True)
 class Observation:
     """What was seen of a lab: ``at`` that time (epoch seconds), each of its ``nodes``, by name.
 
-    ``seconds``: how long the round took.
+    ``working``: a command was working on it.
     """
 
     lab: str
     at: float
     nodes: Mapping[str, Observed]
-    seconds: float = 0.0
+    working: bool = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether a server of it is slow: to be asked again soon is more work for it."""
+        return any(node.slow for node in self.nodes.values())
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A lab that is asked: its ``nodes``, by ``plan``, with ``account``.
+    """A lab that is looked at: its ``nodes``, which are asked by ``plan``, with ``account``.
 
-    ``why``: why they cannot be asked where ``plan`` or ``account`` is None.
+    ``why``: why they cannot be asked where ``plan`` or ``account`` is None. ``asked``: whether they
+    are; else the observation is of their guests alone. ``working``: see ``Observation``.
     """
 
     lab: str
@@ -74,6 +87,8 @@ class Subject:
     plan: Blueprint | None
     account: Account | None
     why: str = ""
+    asked: bool = True
+    working: bool = False
 
 
 Key = tuple[str, str]
@@ -93,31 +108,37 @@ def observe(
 ) -> dict[str, Observation]:
     """Query all nodes of all ``subjects`` in parallel; the observations, by lab.
 
-    Returns after ``within`` seconds at most. A node whose guest does not run is not queried.
-    Raises nothing: a failure is the state of its node.
+    Returns after ``within`` seconds; a node whose server began to answer by then has four times as
+    long. A node whose guest does not run is not queried. Raises nothing: a failure is the state of
+    its node.
     """
-    began, at = time.monotonic(), time.time()
+    at, first, last = time.time(), Deadline.after(within), Deadline.after(within * _SLOW_TIMES)
     found: dict[Key, Observed] = {}
-    questions: dict[Key, Callable[[], Observed]] = {}
+    questions: dict[Key, _Question] = {}
     for one in subjects:
         count, ask = size_of(one.nodes), None
         for node in one.nodes:
             key = (one.lab, node.name)
             guest = guests.get(node.guest)
             state: NodeState = guest.state if guest else "stopped"
-            if state != "running":
-                found[key] = _silent(count, node, one.plan, f"the guest is {state}", state)
+            why = guest.why if guest else ""
+            if not one.asked:
+                found[key] = Observed(state, why=why)
+            elif state != "running":
+                silent = _silent(count, node, one.plan, f"the guest is {state}", state)
+                found[key] = replace(silent, why=why)
             elif one.plan is None or one.account is None:
                 found[key] = _silent(count, node, one.plan, one.why)
             else:
                 found[key] = _silent(count, node, one.plan, f"no answer within {within:g} s")
-                ask = ask or through_port(ways, one.plan, one.account, one.nodes, patience=within)
-                questions[key] = partial(_question, count, node, one.plan, ask)
-    found |= _answers(questions, Deadline.after(within))
-    took = time.monotonic() - began
+                ask = ask or through_port(
+                    ways, one.plan, one.account, one.nodes, patience=within, deadline=last
+                )
+                questions[key] = _Question(count, node, one.plan, ask, last)
+    found |= _answers(questions, first, last)
     return {
         one.lab: Observation(
-            one.lab, at, {node.name: found[one.lab, node.name] for node in one.nodes}, took
+            one.lab, at, {node.name: found[one.lab, node.name] for node in one.nodes}, one.working
         )
         for one in subjects
     }
@@ -132,6 +153,8 @@ def lab_state(
     ``LAB_STATES`` for the meanings.
     """
     there = set(nodes)
+    if "unknown" in there and recorded in ("ready", "stopped"):
+        return "unknown"
     if recorded not in ("ready", "stopped"):
         return recorded
     if there <= {"stopped"}:
@@ -151,13 +174,36 @@ def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeSta
     return next((state for state in WORST if state in unmet), "ready")
 
 
-def _question(nodes: int, node: Target, plan: Blueprint, ask: Ask) -> Observed:
-    try:
-        asked = ask_node(node, nodes, plan, ask, THROUGH_PORT)
-    except (LabError, OSError) as error:
-        return _silent(nodes, node, plan, str(error))
-    found = tuple(found for found, _ in asked.requirements)
-    return Observed(node_state(asked.requirements), found, asked.role, asked.position)
+class _Question:
+    """The question to one of ``nodes`` of a lab; ``slow``: it began to answer, and was not done.
+
+    It is then asked again, with more time, until ``last``.
+    """
+
+    def __init__(self, nodes: int, node: Target, plan: Blueprint, ask: Ask, last: Deadline) -> None:
+        self._nodes, self._node, self._plan, self._put, self._last = nodes, node, plan, ask, last
+        self.slow = False
+
+    def answer(self) -> Observed:
+        """The answer, or its absence as the node's state."""
+        try:
+            while True:
+                self.slow = False
+                asked = ask_node(self._node, self._nodes, self._plan, self._ask, THROUGH_PORT)
+                if not self.slow or self._last.passed:
+                    break
+        except (LabError, OSError) as error:
+            return _silent(self._nodes, self._node, self._plan, str(error))
+        found = tuple(found for found, _ in asked.requirements)
+        state = node_state(asked.requirements)
+        return Observed(state, found, asked.role, asked.position, slow=self.slow)
+
+    def _ask(self, node: Target) -> Mapping[str, str]:
+        try:
+            return self._put(node)
+        except NotReady as error:
+            self.slow = error.begun
+            raise
 
 
 def _silent(
@@ -180,9 +226,9 @@ def _silent(
 
 
 def _answers(
-    questions: Mapping[Key, Callable[[], Observed]], deadline: Deadline
+    questions: Mapping[Key, _Question], first: Deadline, last: Deadline
 ) -> dict[Key, Observed]:
-    """The answers that came before ``deadline``.
+    """The answers that came before ``first``, and those of slow servers until ``last``.
 
     The threads are daemons: one whose node does not answer may outlive us by a moment, and keeps
     neither the command nor the service from ending. A node to which ``_UNANSWERED``
@@ -190,31 +236,44 @@ def _answers(
     """
     if not questions:
         return {}
-    todo: queue.SimpleQueue[tuple[Key, Callable[[], Observed]]] = queue.SimpleQueue()
+    done = _begun(questions, first)
+    found: dict[Key, Observed] = {}
+    deadline = first
+    while len(found) < len(questions):
+        try:
+            key, answer = done.get(timeout=deadline.left + _GRACE)
+        except queue.Empty:
+            slow = any(one.slow for key, one in questions.items() if key not in found)
+            if not slow or last.passed:
+                break
+            deadline = Deadline.after(min(_STEP, last.left))
+            continue
+        found[key] = answer
+    return found
+
+
+def _begun(
+    questions: Mapping[Key, _Question], first: Deadline
+) -> queue.SimpleQueue[tuple[Key, Observed]]:
+    """Where the answers come, of questions that threads put until ``first``."""
+    todo: queue.SimpleQueue[Key] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Key, Observed]] = queue.SimpleQueue()
-    for item in questions.items():
-        todo.put(item)
+    for key in questions:
+        todo.put(key)
 
     def work() -> None:
-        while not deadline.passed:
+        while not first.passed:
             try:
-                key, question = todo.get_nowait()
+                key = todo.get_nowait()
             except queue.Empty:
                 return
             with _counted(key) as allowed:
                 if allowed:
-                    done.put((key, question()))
+                    done.put((key, questions[key].answer()))
 
     for number in range(min(_THREADS, len(questions))):
         threading.Thread(target=work, name=f"observe-{number}", daemon=True).start()
-    found: dict[Key, Observed] = {}
-    while len(found) < len(questions):
-        try:
-            key, answer = done.get(timeout=max(0.001, deadline.left))
-        except queue.Empty:
-            break
-        found[key] = answer
-    return found
+    return done
 
 
 @contextmanager

@@ -11,19 +11,20 @@ the password: one whose certificate says that it is the lab's.
 
 from __future__ import annotations
 
+import io
 import math
 import socket
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, CR
 
 from lab.errors import CommandFailed, NotReady
 from lab.observe.account import Account
@@ -31,12 +32,18 @@ from lab.observe.ways import Rows
 from lab.passwords import NATIVE
 from lab.wait import Deadline
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 _MOST = 1 << 20
 """Bytes of all that a server sends, unless the user asked: the answers to our questions are less
 than a hundredth of that."""
 _REASON = 1024
 """Characters of a reason that are kept."""
 _REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
+_SHORTEST = 0.001
+_LAST = 0.1
+"""Seconds that the last message of a connection may take."""
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -57,24 +64,118 @@ def ask_all(
     have any size. Raises NotReady if no server answers in time, or not as one, CommandFailed if it
     refuses a statement.
     """
-    deadline = Deadline.after(timeout)
-    connected = heard = False
-    try:
-        connection = _connection(account, math.inf if whole else _MOST)
+    with closing(_Line(account, port)) as line:
+        return line.ask(statements, timeout, whole=whole)
+
+
+class Kept:
+    """``ask_all`` on connections that are kept, one for each port and account.
+
+    One that broke since it was used, as its server was restarted, rolled back or ended it, is made
+    again. Safe for several threads; the questions of a connection come one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._lines: dict[tuple[Account, int], _Line] = {}
+        self._closed = False
+
+    def __call__(
+        self,
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
+        """See ``ask_all``."""
+        with self._guard:
+            if self._closed:
+                raise NotReady(f"connections to {account.host}:{port} are not made any more")
+            line = self._lines.setdefault((account, port), _Line(account, port))
+        deadline = Deadline.after(timeout)
+        if not line.busy.acquire(timeout=timeout):
+            text = f"no answer within {round(timeout, 3):g} s"
+            raise NotReady(f"no SQL at {account.host}:{port}", details=[text])
         try:
-            with _connected(connection, account, port, deadline):
-                connected = True
-                return [_run(connection, statement) for statement in statements]
+            return line.ask(statements, max(deadline.left, 0.001), whole=whole)
         finally:
-            heard = connection.heard
-    except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
-        if connected and (code := _code(error)):
-            raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
-        what = "no answer to a statement" if connected else "no SQL"
-        late = deadline.passed
-        text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
-        where = f"{account.host}:{port}"
-        raise NotReady(f"{what} at {where}", details=[text], begun=late and heard) from None
+            line.busy.release()
+            with self._guard:
+                closed = line not in self._lines.values()
+            if closed:
+                line.close()
+
+    def drop(self) -> None:
+        """Close all connections, those in use once they are answered; the next use opens new."""
+        with self._guard:
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            if line.busy.acquire(blocking=False):
+                line.close()
+                line.busy.release()
+
+    def close(self) -> None:
+        """``drop`` them, and open none any more."""
+        with self._guard:
+            self._closed = True
+        self.drop()
+
+
+class _Line:
+    """A connection to a port that is made when it is first used, and again after it broke."""
+
+    def __init__(self, account: Account, port: int) -> None:
+        self.busy = threading.Lock()
+        self._account = account
+        self._port = port
+        self._connection: _Bounded | None = None
+
+    def ask(self, statements: Sequence[str], timeout: float, *, whole: bool) -> list[Rows]:
+        """See ``ask_all``."""
+        deadline = Deadline.after(timeout)
+        if self._connection is not None:
+            try:
+                return self._ask(statements, timeout, deadline, whole=whole)
+            except (NotReady, CommandFailed):
+                # A server that ended the session says so, in one of several ways, or nothing.
+                self.close()
+                if deadline.passed:
+                    raise
+        return self._ask(statements, timeout, deadline, whole=whole)
+
+    def _ask(
+        self, statements: Sequence[str], timeout: float, deadline: Deadline, *, whole: bool
+    ) -> list[Rows]:
+        connected = False
+        try:
+            connection = self._connection or _connection(self._account)
+            connection.left, connection.end = math.inf if whole else _MOST, deadline
+            connection.heard = False
+            if self._connection is None:
+                self._connection = connection
+                _connect(connection, self._account, self._port, deadline)
+            connected = True
+            return [_run(connection, statement) for statement in statements]
+        except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
+            if connected and (code := _code(error)):
+                raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
+            heard = self._connection is not None and self._connection.heard
+            self.close()
+            what = "no answer to a statement" if connected else "no SQL"
+            late = deadline.passed
+            text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
+            where = f"{self._account.host}:{self._port}"
+            raise NotReady(f"{what} at {where}", details=[text], begun=late and heard) from None
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None and connection.open:
+            connection.end = Deadline.after(_LAST)
+            with suppress(pymysql.err.MySQLError, OSError):
+                connection.close()
 
 
 def _run(connection: Connection[Any], statement: str) -> Rows:
@@ -95,14 +196,52 @@ class _Bounded(Connection):
     plugin: str = NATIVE
     heard: bool = False
     """Whether the server has sent anything."""
+    end: Deadline
+    """When what is being read or written has to be complete, whatever trickles in until then."""
+    _sock: socket.socket | None
+    _rfile: io.BufferedReader | None
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         self.left -= num_bytes + _READ
         if self.left < 0:
             raise _Refused(f"the answer is longer than {_MOST} bytes")
-        data: bytes = super()._read_bytes(num_bytes)  # type: ignore[misc]  # not in its types
-        self.heard = True
-        return data
+        found = b""
+        while len(found) < num_bytes:
+            part = self._in_time(self._reader.read1, num_bytes - len(found))
+            if not part:
+                raise self._lost("it was closed")
+            found += part
+            self.heard = True
+        return found
+
+    def _write_bytes(self, data: bytes) -> None:
+        self._in_time(self._socket.sendall, data)
+
+    def _in_time(self, do: Callable[[T], R], what: T) -> R:
+        # Not the timeouts of the base, which are for each of the socket's parts.
+        try:
+            if self.end.passed:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(max(self.end.left, _SHORTEST))
+            return do(what)
+        except OSError as error:
+            raise self._lost(str(error)) from None
+
+    def _lost(self, why: str) -> pymysql.err.OperationalError:
+        self._force_close()  # type: ignore[attr-defined]  # not in its types
+        return pymysql.err.OperationalError(CR.CR_SERVER_LOST, f"Lost connection to server ({why})")
+
+    @property
+    def _socket(self) -> socket.socket:
+        if self._sock is None:
+            raise self._lost("it is closed")
+        return self._sock
+
+    @property
+    def _reader(self) -> io.BufferedReader:
+        if self._rfile is None:
+            raise self._lost("it is closed")
+        return self._rfile
 
     def _request_authentication(self) -> None:
         if self.ssl and not self.server_capabilities & CLIENT.SSL:  # type: ignore[attr-defined]
@@ -119,8 +258,8 @@ class _Bounded(Connection):
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 
-def _connection(account: Account, most: float) -> _Bounded:
-    """One that is not connected yet, for answers of ``most`` bytes."""
+def _connection(account: Account) -> _Bounded:
+    """One that is not connected yet."""
     if not account.usable:
         raise _Refused(f"{account.plugin} takes TLS with a certificate that is checked")
     connection = _Bounded(
@@ -132,35 +271,18 @@ def _connection(account: Account, most: float) -> _Bounded:
         ssl_disabled=not account.ca,
         defer_connect=True,
     )
-    connection.left, connection.plugin = most, account.plugin
+    connection.plugin = account.plugin
     return connection
 
 
-@contextmanager
-def _connected(
-    connection: _Bounded, account: Account, port: int, deadline: Deadline
-) -> Iterator[None]:
-    """Connected for the block, which ends at ``deadline`` whatever is being read then."""
-    with socket.create_connection((account.host, port), max(deadline.left, 0.001)) as plain:
+def _connect(connection: _Bounded, account: Account, port: int, deadline: Deadline) -> None:
+    plain = socket.create_connection((account.host, port), max(deadline.left, _SHORTEST))
+    try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with plain.dup() as same:  # TLS takes the first
-            # A timeout of the socket would be for each of its parts.
-            end = threading.Timer(deadline.left, _shut, [same])
-            end.daemon = True
-            end.start()
-            try:
-                connection.connect(plain)
-                yield
-            finally:
-                with suppress(pymysql.err.MySQLError, OSError):
-                    connection.close()
-                end.cancel()
-                end.join()
-
-
-def _shut(connected: socket.socket) -> None:
-    with suppress(OSError):  # the server did
-        connected.shutdown(socket.SHUT_RDWR)
+        connection.connect(plain)
+    except BaseException:
+        plain.close()  # unless TLS took it, which closes it
+        raise
 
 
 def _tls(account: Account) -> ssl.SSLContext:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 NodeState = Literal[
-    "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped"
-]
+    "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped",
+    "unknown",
+]  # fmt: skip
 NODE_STATES: Mapping[NodeState, str] = {
     "ready": "all its requirements are met",
     "degraded": "it answers, but its cluster lacks nodes of the lab, or it is read-only",
@@ -18,12 +19,13 @@ NODE_STATES: Mapping[NodeState, str] = {
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
+    "unknown": "it was not observed within the last 30 s, or never",
 }
 """The states of a node, and their meanings."""
 
 LabState = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
-    "creating", "failed", "removing", "pooled", "unrecorded",
+    "creating", "failed", "removing", "pooled", "unrecorded", "unknown",
 ]  # fmt: skip
 LAB_STATES: Mapping[LabState, str] = {
     "ready": "every requirement of every node is met",
@@ -36,6 +38,7 @@ LAB_STATES: Mapping[LabState, str] = {
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",
     "removing": "a command is removing it, or was interrupted",
     "pooled": "ready, and in a warm pool of the service",
+    "unknown": "its nodes were not observed within the last 30 s, or never",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
 """The states of a lab, and their meanings."""

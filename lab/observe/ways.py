@@ -43,8 +43,13 @@ class Page(Protocol):
 
 @dataclass(frozen=True)
 class Ways:
-    """What a round of questions is asked through."""
+    """What a round of questions is asked through.
+
+    ``kept``: connections to servers that outlive the round; None: each round makes its own. Proxies
+    are never asked on these: which server answers is decided when a connection is made.
+    """
 
     sql_all: SqlAll
     page: Page
     hypervisor: Hypervisor
+    kept: SqlAll | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,10 @@ class Database:
         self._engine: Engine | None = None
         self._inode: tuple[int, int] | None = None
         self._alone = False
+        self._watching = threading.Lock()
+        self._watch: sqlite3.Connection | None = None
+        self._watched: tuple[int, int] | None = None
+        self._watches = 0
 
     @property
     def where(self) -> str:
@@ -58,6 +63,37 @@ class Database:
         """Close all connections; the next transaction opens new ones."""
         with self._guard:
             self._dispose()
+        with self._watching:
+            self._unwatch()
+
+    def version(self) -> object:
+        """What is equal to an earlier answer only if nothing was committed since, by anybody.
+
+        Asked for each request of a service, so it takes microseconds: SQLite counts the commits of
+        other connections (``PRAGMA data_version``), and this one commits nothing. A server of its
+        own has no such number, and each answer differs.
+        """
+        if self._path is None or self._home.full:  # then others need the file for themselves
+            return object()
+        with self._watching:
+            inode = self._file_inode()
+            if self._watch is None or inode != self._watched:
+                self._unwatch()
+                if inode is None:
+                    return object()
+                self._watch = sqlite3.connect(self._path, check_same_thread=False)
+                self._watched, self._watches = inode, self._watches + 1
+            try:
+                (number,) = self._watch.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:  # such as a file that is replaced now; the next use reports it
+                self._unwatch()
+                return object()
+            return self._watches, number
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def sync(self) -> None:
         """Make what was committed survive a power loss; a server of its own sees to that itself."""
@@ -120,6 +156,9 @@ class Database:
             self._create_file(self._path)
             self._inode = self._file_inode()
         self._alone = False
+        if self._home.full:
+            with self._watching:
+                self._unwatch()
         try:
             revision = self._connected()
         except OperationalError:

@@ -54,6 +54,10 @@ class Store:
         """Close the connections; the next use opens new ones."""
         self._database.close()
 
+    def version(self) -> object:
+        """What is equal to an earlier answer only if nothing was stored since, by anybody."""
+        return self._database.version()
+
     def sync(self) -> None:
         """Make what was stored survive a power loss, which may undo the last few changes else."""
         self._database.sync()

@@ -46,7 +46,7 @@ def ask(here: Site, name: str, statement: str, node: int = 0) -> None:
     """What a user of the lab does."""
     with here.service.core.contexts.use() as ctx:
         found = ctx.store.lab_with_nodes(name)
-        ctx.sql(account_of(ctx, found.lab), found.nodes[node].sql_port, statement, timeout=5.0)
+        ctx.sql(account_of(ctx.home, found.lab), found.nodes[node].sql_port, statement, timeout=5.0)
 
 
 def age(here: Site, name: str, seconds: float) -> None:

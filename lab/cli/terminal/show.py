@@ -14,6 +14,9 @@ from lab.units import format_duration, format_size
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview
 
+_OLD = 5.0
+"""Seconds after which the age of an observation is shown."""
+
 
 def lab_text(view: LabView, now: float) -> str:
     """A lab: a table of its nodes, then its engine, account and lease."""
@@ -29,7 +32,7 @@ def lab_text(view: LabView, now: float) -> str:
     more = [name for name, places in view.addresses.items() if not sql.issuperset(places)]
     lines = facts(
         [
-            ("lab", f"{view.name} ({view.blueprint}, {view.state})"),
+            ("lab", f"{view.name} ({view.blueprint}, {_state(view, now)})"),
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
             ("engine", f"{view.engine} {view.engine_version}".strip()),
@@ -87,7 +90,7 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
                 view.blueprint or "-",
                 f"{view.engine} {view.engine_version}".strip() or "-",
                 str(len(view.nodes)),
-                view.state,
+                _state(view, now),
                 (view.entry and view.entry.address) or "-",
                 age(view.created_at, now),
                 left(view.expires_at, now),
@@ -96,6 +99,13 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
         ],
         right={3},
     )
+
+
+def _state(view: LabView, now: float) -> str:
+    """The state of a lab, with the age of what was seen where that is old."""
+    if view.observed_at is None or now - view.observed_at < _OLD:
+        return view.state
+    return f"{view.state} ({format_duration(now - view.observed_at)} ago)"
 
 
 def status_text(status: LabStatus, now: float) -> str:

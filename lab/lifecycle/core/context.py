@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
     from lab.imagebuild.manifest import BuiltImage
     from lab.imagebuild.recipe import Recipe
+    from lab.observe.sql import Kept
     from lab.state.store import Store
 
 
@@ -75,6 +76,7 @@ class Context:
 
     ``sql_all`` asks a server through a published port, ``page`` what serves pages; ``build`` makes
     an image from a recipe.
+    ``kept``: makes connections to servers that are kept; None where a question needs none.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
     ``data``: bytes of SQL that a dataset may have; None: no limit.
     """
@@ -90,6 +92,7 @@ class Context:
     templates: int | None = None
     data: int | None = None
     page: Page = _page
+    kept: Callable[[], Kept] | None = None
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
@@ -130,7 +133,7 @@ def _libvirt(settings: Settings, store: Store, progress: Progress) -> Iterator[C
     try:
         storage = open_storage(settings, hypervisor.run_as)
         build = _build(settings, hypervisor)
-        yield Context(settings, store, storage, hypervisor, progress, _ask, build)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, build, kept=_kept)
     finally:
         hypervisor.close()
 
@@ -147,7 +150,7 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
     hypervisor = BhyveHypervisor(home=settings.home.id)
     storage = open_storage(settings, hypervisor.run_as)
     build = _build(settings, hypervisor)
-    yield Context(settings, store, storage, hypervisor, progress, _ask, build)
+    yield Context(settings, store, storage, hypervisor, progress, _ask, build, kept=_kept)
 
 
 def _ask(
@@ -156,6 +159,12 @@ def _ask(
     from lab.observe.sql import ask_all
 
     return ask_all(account, port, statements, timeout=timeout, whole=whole)
+
+
+def _kept() -> Kept:
+    from lab.observe.sql import Kept
+
+    return Kept()
 
 
 def _build(settings: Settings, hypervisor: Hypervisor) -> Build:

@@ -51,6 +51,7 @@ class NodeView:
     addresses: Mapping[str, str] = field(default_factory=dict)
     position: str = ""
     behind: int | None = None
+    observed_at: float | None = None
 
     @property
     def address(self) -> str:
@@ -71,6 +72,7 @@ class LabView:
     lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others. ``requested_nodes``: how
     many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
     record. ``options``: as ``Options.shown``. ``links``: who replicates from whom.
+    ``observed_at``: when its nodes were asked; None: never, or too long ago.
     """
 
     name: str
@@ -105,6 +107,7 @@ class LabView:
     requested_nodes: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
+    observed_at: float | None = None
 
     @property
     def entry(self) -> NodeView | None:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from lab.blueprints import Endpoint, Link, Member
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.observe.account import Account
 from lab.passwords import plugin_of
+from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 
 
@@ -20,7 +20,7 @@ def beyond(record: LabRecord) -> bool:
     return not is_loopback(record.address)
 
 
-def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Account:
+def account_of(home: Home, record: LabRecord, *, verify: bool = True) -> Account:
     """The account of a lab's user, as it is used on this host.
 
     ``verify``: with the server's certificate checked: while a node does not run, other users of
@@ -29,7 +29,7 @@ def account_of(ctx: Context, record: LabRecord, *, verify: bool = True) -> Accou
     """
     host = LOOPBACK if record.address == EVERYWHERE else record.address
     plugin = plugin_of(record.engine)
-    return Account(record.user, record.password, host, str(ctx.home.ca), verify, plugin)
+    return Account(record.user, record.password, host, str(home.ca), verify, plugin)
 
 
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:

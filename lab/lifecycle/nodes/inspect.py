@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab import options
 from lab.blueprints import Link, Service, gtid
 from lab.config.profile import risks
+from lab.config.settings import Settings
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
@@ -28,7 +29,7 @@ from lab.lifecycle.nodes.connection import (
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.observe.round import Observation, Observed, Subject, lab_state, observe
-from lab.observe.states import LabState, NodeState
+from lab.observe.states import NodeState
 from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 
@@ -51,10 +52,18 @@ def labs(ctx: Context) -> list[LabView]:
     there = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
-    observed = observed_of(ctx, [one for one in recorded if one.lab.state in _ASKED], guests)
-    views = [_view(ctx, found, guests, observed.get(found.lab.name)) for found in recorded]
-    views += [_unrecorded(name, guests) for name in there - names]
+    observed = observed_of(ctx, recorded, guests)
+    views = [view_of(ctx.settings, one, observed[one.lab.name]) for one in recorded]
+    views += [unrecorded(name, guests) for name in there - names]
     return sorted(views, key=lambda view: view.name)
+
+
+def lost(ctx: Context) -> dict[str, LabView]:
+    """Labs that are not recorded: only guests, volumes or directories with our tags are left."""
+    guests = ctx.hypervisor.guests()
+    there = tagged(ctx, guests)  # before the record is read
+    names = {record.name for record in ctx.store.labs.all()}
+    return {name: unrecorded(name, guests) for name in sorted(there - names)}
 
 
 def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
@@ -66,11 +75,10 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
     guests = ctx.hypervisor.guests()
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
-        return _unrecorded(name, guests)
+        return unrecorded(name, guests)
     found = ctx.store.lab_with_nodes(name)
-    asked = [found] if found.lab.state in _ASKED else []
     if not proved:
-        observed = observed_of(ctx, asked, guests).get(name)
+        observed = observed_of(ctx, [found], guests)[name]
     else:
         observed = _proved(found, guests)
         if elects(found.lab):
@@ -79,7 +87,12 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
                 node: replace(one, role=seen[node].role) for node, one in observed.nodes.items()
             }
             observed = replace(observed, nodes=roles)
-    return _view(ctx, found, guests, observed, steps=steps)
+    return replace(view_of(ctx.settings, found, observed), **_times(steps))
+
+
+def _times(steps: Sequence[Step]) -> dict[str, Any]:
+    first = sum((one.seconds for one in steps if one.step in FIRST_USE), 0.0)
+    return {"first_use_seconds": first, "steps": tuple(steps)}
 
 
 def status(ctx: Context, name: str) -> LabStatus:
@@ -88,12 +101,11 @@ def status(ctx: Context, name: str) -> LabStatus:
     if ctx.store.labs.find(name) is None:
         return LabStatus(lab(ctx, name), ())
     found = ctx.store.lab_with_nodes(name)
-    observed = observed_of(ctx, [found] if found.lab.user else [], guests).get(name)
-    seen = observed.nodes.values() if observed else ()
-    requirements = [requirement for one in seen for requirement in one.requirements]
+    observed = observed_of(ctx, [found], guests, always=bool(found.lab.user))[name]
+    requirements = [one for seen in observed.nodes.values() for one in seen.requirements]
     order = {node.name: number for number, node in enumerate(found.nodes)}
     return LabStatus(
-        _view(ctx, found, guests, observed),
+        view_of(ctx.settings, found, observed),
         tuple(sorted(requirements, key=lambda one: order[one.node])),
     )
 
@@ -104,24 +116,31 @@ def observed_of(
     guests: Mapping[GuestName, Guest],
     *,
     within: float | None = None,
+    always: bool = False,
 ) -> dict[str, Observation]:
     """What the nodes of ``labs`` answer now, by the names of labs, in one round.
 
-    ``within``: seconds; default is the setting ``answer_timeout``.
+    ``within``: seconds; default is the setting ``answer_timeout``. ``always``: also nodes of a lab
+    that is not made, or failed; of others only the guests are looked at.
     """
-    subjects = [_subject(ctx, found) for found in labs]
+    subjects = [subject(ctx.settings, found, always=always) for found in labs]
     return observe(ctx.ways, subjects, guests, within=within or ctx.settings.answer_timeout)
 
 
-def _subject(ctx: Context, found: LabWithNodes) -> Subject:
+def subject(settings: Settings, found: LabWithNodes, *, always: bool = False) -> Subject:
+    """A lab for a round of questions; ``always``: see ``observed_of``."""
     record, nodes = found.lab, _nodes(found)
+    asked = always or record.state in _ASKED
+    # Whether it is being started is only of interest where it is recorded as stopped.
+    working = record.state == "stopped" and held(settings.home, "lab", record.name)
+    known = Subject(record.name, nodes, None, None, asked=asked, working=working)
     try:
         plan = record.plan
     except InvalidSpec:  # of another version of lab
-        return Subject(record.name, nodes, None, None, f"unknown blueprint {record.blueprint}")
+        return replace(known, why=f"unknown blueprint {record.blueprint}")
     if not record.user:
-        return Subject(record.name, nodes, plan, None, "it has no account yet")
-    return Subject(record.name, nodes, plan, account_of(ctx, record))
+        return replace(known, plan=plan, why="it has no account yet")
+    return replace(known, plan=plan, account=account_of(settings.home, record))
 
 
 def record_of(ctx: Context, name: str) -> LabRecord:
@@ -189,26 +208,26 @@ def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
     return {owner.removeprefix("lab:") for owner in owners if owner.startswith("lab:")}
 
 
-def _view(
-    ctx: Context,
-    found: LabWithNodes,
-    guests: Mapping[GuestName, Guest],
-    observed: Observation | None,
-    *,
-    steps: Sequence[Step] = (),
-) -> LabView:
+def view_of(settings: Settings, found: LabWithNodes, observed: Observation | None) -> LabView:
+    """The view of a lab as it was ``observed``; None: its nodes are not known."""
     record = found.lab
     recorded = _in_roles(found, observed)
     links = links_of(record, recorded)
-    nodes = tuple(_node(record, node, guests, observed, links) for node in recorded)
+    nodes = tuple(_node(record, node, observed, links) for node in recorded)
     endpoints = endpoints_of(record, recorded)
-    dsn = dsn_of(record, entry_of(record, recorded, guests)) if nodes and record.user else ""
+    running = {node.guest for node in nodes if node.state != "stopped"}
+    dsn = dsn_of(record, entry_of(record, recorded, running)) if nodes and record.user else ""
     return LabView(
         name=record.name,
         blueprint=record.blueprint,
         engine=record.engine,
         engine_version=record.engine_version,
-        state=_state(ctx, record, [node.state for node in nodes]),
+        state=lab_state(
+            record.state,
+            [node.state for node in nodes],
+            working=bool(observed and observed.working),
+            pooled=bool(record.pool),
+        ),
         nodes=nodes,
         requested_nodes=record.node_count,
         options=options.shown(record.options),
@@ -218,7 +237,7 @@ def _view(
         links=links,
         endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
         addresses={one.name: addresses_of(record, found.nodes, one) for one in endpoints},
-        ssl_ca=str(ctx.home.ca) if beyond(record) else "",
+        ssl_ca=str(settings.home.ca) if beyond(record) else "",
         image=record.image,
         template=record.template or "",
         parent=record.parent,
@@ -230,12 +249,11 @@ def _view(
         disk=record.disk,
         profile=record.profile,
         snapshots=record.snapshots,
-        risks=_risks(ctx, record.profile),
+        risks=_risks(settings, record.profile),
         created_at=record.created_at,
         expires_at=record.expires_at,
         seconds=record.ready_seconds or 0.0,
-        first_use_seconds=sum((s.seconds for s in steps if s.step in FIRST_USE), 0.0),
-        steps=tuple(steps),
+        observed_at=observed.at if observed else None,
     )
 
 
@@ -256,9 +274,9 @@ def _in_roles(found: LabWithNodes, observed: Observation | None) -> list[NodeRec
     return [replace(node, role=roles.get(node.name, node.role)) for node in found.nodes]
 
 
-def _risks(ctx: Context, profile: str) -> tuple[str, ...]:
+def _risks(settings: Settings, profile: str) -> tuple[str, ...]:
     try:
-        return tuple(risks(ctx.settings.profile_of(profile)))
+        return tuple(risks(settings.profile_of(profile)))
     except InvalidSpec:
         return (f"the profile {profile} is no longer in the config file: not known",)
 
@@ -266,25 +284,21 @@ def _risks(ctx: Context, profile: str) -> tuple[str, ...]:
 def _node(
     record: LabRecord,
     node: NodeRecord,
-    guests: Mapping[GuestName, Guest],
     observed: Observation | None,
     links: Sequence[Link],
 ) -> NodeView:
-    guest = guests.get(GuestName(node.guest))
     seen = _seen(observed, node.name)
-    state: NodeState = seen.state if seen else guest.state if guest else "stopped"
-    why = guest.why if guest else ""
     host, port = published_at(record, node)
     places = {name: published_at(record, node, name) for name in node.all_ports}
     return NodeView(
         name=node.name,
         role=node.role,
-        state=state,
+        state=seen.state if seen else "unknown",
         host=host,
         sql_port=port,
         ssh_port=node.ssh_port,
         guest=node.guest,
-        why=why,
+        why=seen.why if seen else "",
         image=node.image,
         memory=node.memory,
         cpus=node.cpus,
@@ -294,6 +308,7 @@ def _node(
         addresses={name: "{}:{}".format(*place) for name, place in places.items()},
         position=(seen and seen.position) or "",
         behind=_behind(node.name, observed, links),
+        observed_at=observed.at if observed else None,
     )
 
 
@@ -309,20 +324,17 @@ def _behind(node: str, observed: Observation | None, links: Sequence[Link]) -> i
     return sum(known) if len(known) == len(missing) else None
 
 
-def _state(ctx: Context, record: LabRecord, nodes: Sequence[str]) -> LabState:
-    """The observed state of a lab; its lock is checked only if the state depends on it."""
-    working = record.state == "stopped" and held(ctx.home, "lab", record.name)
-    return lab_state(record.state, nodes, working=working, pooled=bool(record.pool))
-
-
 def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> Observation:
     """The states of nodes that were found ready just now, without a query."""
     there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
     whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
-    return Observation(found.lab.name, time.time(), {name: Observed(whole) for name in there})
+    nodes = {
+        node.name: Observed(whole if node.name in there else "stopped") for node in found.nodes
+    }
+    return Observation(found.lab.name, time.time(), nodes)
 
 
-def _unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
+def unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
     """A lab whose record was lost, known by its tags. It can be inspected and removed."""
     ours = sorted(g.name for g in guests.values() if g.tags.get("owner") == f"lab:{name}")
     nodes = tuple(

@@ -69,7 +69,7 @@ def activity(
     ``guests``: those that exist now, if that is known. Raises NotFound, and NotReady or
     CommandFailed if a node does not run, or does not answer.
     """
-    account = account_of(ctx, ctx.store.labs.get(name))
+    account = account_of(ctx.home, ctx.store.labs.get(name))
     there = ctx.hypervisor.guests() if guests is None else guests
     deadline = Deadline.after(patience)
 

@@ -73,7 +73,9 @@ def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
         assert (after.password, after.endpoints) == (before.password, before.endpoints)
         assert [node.role for node in after.nodes] == [node.role for node in before.nodes]
         assert rows(ctx) == {1}
-        app = replace(account_of(ctx, ctx.store.labs.get("shop")), user="app", password="s3cret")
+        app = replace(
+            account_of(ctx.home, ctx.store.labs.get("shop")), user="app", password="s3cret"
+        )
         for node in after.nodes:
             ctx.sql(app, node.sql_port, "DO 1", timeout=9.0, whole=True)
         query(ctx, "shop", None, "INSERT INTO t VALUES (3)")

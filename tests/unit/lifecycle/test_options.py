@@ -97,7 +97,7 @@ def test_first_statements_that_are_refused(world: World) -> None:
 
 def as_user(ctx: Context, name: str, node: str, user: str, password: str) -> None:
     """Log in to a node; raises NotReady."""
-    own = account_of(ctx, ctx.store.labs.get(name))
+    own = account_of(ctx.home, ctx.store.labs.get(name))
     found = replace(own, user=user, password=password)
     ctx.sql(found, ctx.store.nodes.get(name, node).sql_port, "DO 1", timeout=9.0, whole=True)
 

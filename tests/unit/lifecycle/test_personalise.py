@@ -112,7 +112,7 @@ def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) 
             ctx.hypervisor.alter(guest, lambda inside, held=held: inside.sessions.extend(held))  # type: ignore[misc]
         record = ctx.store.labs.get("shop")
         nodes = power.running(ctx, "shop")
-        images, account = power.images_of(ctx, record, nodes), account_of(ctx, record)
+        images, account = power.images_of(ctx, record, nodes), account_of(ctx.home, record)
         started = Started(
             nodes, blueprint(record.blueprint), images, account,
             prepare(ctx, Owner("lab", "shop"), nodes), Deadline.after(10),

@@ -69,7 +69,7 @@ def reached(ctx: Context, service: str) -> str:
     through = next(n for n in ctx.store.nodes.of("shop") if "ro" in n.services)
     port = through.all_ports[service]
     record = ctx.store.labs.get("shop")
-    ctx.sql(account_of(ctx, record), port, "SHOW GLOBAL VARIABLES LIKE 'read_only'", timeout=5)
+    ctx.sql(account_of(ctx.home, record), port, "SHOW GLOBAL VARIABLES LIKE 'read_only'", timeout=5)
     for name, before in counted.items():
         guest = ctx.store.nodes.get("shop", name).guest
         now = json.loads((ctx.home.root / f"fake-guests/{guest}.json").read_text())["commands"]

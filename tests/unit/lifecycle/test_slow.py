@@ -65,7 +65,7 @@ def _wait(ctx: Context, seconds: float, *, grows: bool) -> None:
     nodes, record = nodes_of(ctx, "shop"), record_of(ctx, "shop")
     deadline = Deadline.after(seconds)
     ask = through_port(
-        ctx.ways, record.plan, account_of(ctx, record), nodes,
+        ctx.ways, record.plan, account_of(ctx.home, record), nodes,
         patience=PATIENCE, deadline=deadline if grows else None,
     )  # fmt: skip
     until_ready(ctx, nodes, record.plan, ask, deadline, pause=0.01)

@@ -1,0 +1,238 @@
+"""What the service knows of its labs: their records, and what the observer saw of them.
+
+One observer asks the nodes of all labs, on one connection to each server, as often as there is
+need. Requests, pages and streams read what it saw; none of them asks a node.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lab.api.core.contexts import Contexts
+from lab.api.telemetry.logs import log
+from lab.config.settings import Settings
+from lab.errors import LabError
+from lab.hypervisor import Guest
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.nodes.inspect import lost, subject, view_of
+from lab.locks.named import held
+from lab.names import GuestName
+from lab.observe.observer import Look, Observer
+from lab.observe.round import Observation, Subject, observe
+from lab.observe.sql import Kept
+from lab.observe.ways import Ways
+from lab.state.records import LabRecord, LabWithNodes
+from lab.state.store import Store
+
+_LOST_EVERY = 5.0
+_ROUND = 0.5
+"""Seconds that a round takes beyond its limit."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lab as it was seen last: its record, and the view of it. One object while both are so.
+
+    ``bodies``: what answers are made of it, with and without its password.
+    """
+
+    record: LabRecord
+    view: LabView
+    bodies: dict[bool, bytes] = field(default_factory=dict, repr=False)
+
+
+class Observing:
+    """The labs of a service, observed. Safe for use by several threads."""
+
+    def __init__(self, settings: Settings, store: Store, contexts: Contexts) -> None:
+        self._settings, self._store, self._contexts = settings, store, contexts
+        self._lock = threading.Lock()
+        self._version: object = None
+        self._labs: dict[str, LabWithNodes] = {}
+        self._seen: dict[str, tuple[LabWithNodes, Observation | None, Seen]] = {}
+        self._kept: dict[tuple[str, float], Kept] = {}  # by name and creation
+        self._lost: tuple[float, Mapping[str, LabView]] = (float("-inf"), {})
+        self._busy: Counter[str] = Counter()
+        self._opened: tuple[ExitStack, Context] | None = None
+        self.observer = Observer(self._known, self._begin, _failed)
+
+    def close(self) -> None:
+        """End, and close all connections to nodes."""
+        self.observer.stop()
+        self._reopen()
+        with self._lock:
+            kept, self._kept = self._kept, {}
+        for connections in kept.values():
+            connections.close()
+
+    def labs(self) -> Mapping[str, LabWithNodes]:
+        """The records of all labs, by name and in its order; one object while one has not changed.
+
+        They are read again only after something was stored.
+        """
+        version = self._store.version()
+        with self._lock:
+            if version == self._version:
+                return self._labs
+        read = {found.lab.name: found for found in self._store.labs_with_nodes()}
+        with self._lock:
+            for name, found in read.items():
+                if self._labs.get(name) == found:
+                    read[name] = self._labs[name]
+            # The version is of before: what was stored since is read the next time.
+            self._version, self._labs = version, read
+            self._seen = {name: one for name, one in self._seen.items() if name in read}
+            return read
+
+    def known(self) -> Mapping[str, LabWithNodes] | None:
+        """``labs``, if nothing was stored since they were read; else None."""
+        version = self._store.version()
+        with self._lock:
+            return self._labs if version == self._version else None
+
+    def lost(self, *, wait: bool) -> Mapping[str, LabView] | None:
+        """Labs of which only guests, volumes and directories are left, as of some seconds ago.
+
+        Without ``wait``: None if that is to be looked up.
+        """
+        with self._lock:
+            at, found = self._lost
+        if at + _LOST_EVERY > time.monotonic():
+            return found
+        if not wait:
+            return None
+        with self._contexts.use() as ctx:
+            found = lost(ctx)
+        with self._lock:
+            self._lost = time.monotonic(), found
+        return found
+
+    def fresh(self, names: Collection[str]) -> None:
+        """Wait until labs are observed, where nobody has read them for a while, or just changed.
+
+        For as long as a round takes, unless a server is slow.
+        """
+        self.observer.wait(names, self._settings.answer_timeout + _ROUND)
+
+    def seen(self, name: str) -> Seen | None:
+        """A lab as it was seen last; None if there is no such lab."""
+        found = self.labs().get(name)
+        if found is None:
+            return None
+        last = self.observer.last(name)
+        with self._lock:
+            known = self._seen.get(name)
+        if known is not None and known[0] is found and known[1] is last:
+            return known[2]
+        seen = Seen(found.lab, view_of(self._settings, found, last))
+        with self._lock:
+            self._seen[name] = (found, last, seen)
+        return seen
+
+    def on_kept(self, ctx: Context, name: str) -> Context:
+        """``ctx``, with the connections to a lab's servers that are kept, unless somebody works."""
+        kept = self._connections(ctx, name)
+        return ctx if kept is None else replace(ctx, sql_all=kept)
+
+    @contextmanager
+    def working(self, name: str) -> Iterator[None]:
+        """A job works on a lab in the block: no connections to its servers are kept meanwhile.
+
+        So none is in a capture of their RAM, or counted among the sessions that a promotion ends.
+        After it the lab is looked at at once.
+        """
+        if not name:
+            yield
+            return
+        with self._lock:
+            self._busy[name] += 1
+            kept = [one for key, one in self._kept.items() if key[0] == name]
+        for connections in kept:
+            connections.drop()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[name] -= 1
+                if not self._busy[name]:
+                    del self._busy[name]
+            self.observer.changed(name)
+
+    def _known(self) -> Mapping[str, Hashable]:
+        labs = self.labs()
+        with self._lock:
+            there = {(name, one.lab.created_at) for name, one in labs.items()}
+            gone = [self._kept.pop(key) for key in self._kept.keys() - there]
+        for connections in gone:
+            connections.close()
+        return {
+            name: (one.lab.created_at, one.lab.state)
+            for name, one in labs.items()
+            if not one.lab.pool  # nobody reads them; who claims one asks it
+        }
+
+    def _begin(self, names: Collection[str]) -> Mapping[str, Look]:
+        try:
+            ctx = self._context()
+            guests = ctx.hypervisor.guests()
+        except BaseException:
+            self._reopen()  # its connection may be broken
+            raise
+        labs, within = self.labs(), ctx.settings.answer_timeout
+        found: dict[str, Look] = {}
+        for name in names:
+            if name in labs:
+                asked = subject(ctx.settings, labs[name])
+                found[name] = partial(self._look, self._ways(ctx, asked), asked, guests, within)
+        return found
+
+    def _look(
+        self, ways: Ways, asked: Subject, guests: Mapping[GuestName, Guest], within: float
+    ) -> Observation:
+        return observe(ways, [asked], guests, within=within)[asked.lab]
+
+    def _ways(self, ctx: Context, asked: Subject) -> Ways:
+        kept = self._connections(ctx, asked.lab) if asked.asked else None
+        return replace(ctx.ways, kept=kept)
+
+    def _connections(self, ctx: Context, name: str) -> Kept | None:
+        """Those to a lab's servers; none are kept while a job or a command works on the lab."""
+        lab = self.labs().get(name)
+        if ctx.kept is None or lab is None:
+            return None
+        key = (name, lab.lab.created_at)
+        # Also one of another process, such as `lab snapshot` on this host.
+        works = held(self._settings.home, "lab", name)
+        with self._lock:
+            works = works or self._busy[name] > 0
+            kept = self._kept.get(key)
+            if kept is None and not works:
+                kept = self._kept[key] = ctx.kept()
+        if works and kept is not None:
+            kept.drop()
+        return None if works else kept
+
+    def _context(self) -> Context:
+        if self._opened is None:
+            stack = ExitStack()
+            self._opened = stack, stack.enter_context(self._contexts.use())
+        return self._opened[1]
+
+    def _reopen(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened[0].close()
+
+
+def _failed(error: Exception) -> None:
+    if isinstance(error, LabError):
+        log.warning("labs are not observed", extra={"error": error.what})
+    else:
+        log.error("labs are not observed", exc_info=error)

@@ -1,0 +1,110 @@
+"""Lists of labs as callers see them: chosen by the record, then as they were observed last.
+
+Only labs that the caller may see are looked at, and of these only those of the page that is asked
+for, unless their states choose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.api.core.core import Core
+from lab.api.core.observing import Seen
+from lab.api.http.auth import Caller
+from lab.api.http.models import Lab, State
+from lab.lifecycle.core.views import LabView
+from lab.state.records import LabWithNodes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which labs: by state, blueprint and project; ``limit`` of those after a name."""
+
+    state: State | None = None
+    blueprint: str = ""
+    project: str = ""
+    after: str = ""
+    limit: int = 100
+
+
+@dataclass(frozen=True)
+class Item:
+    """A lab as it is listed: ``seen`` last; one that only has guests and volumes has a ``view``."""
+
+    view: LabView
+    seen: Seen | None = None
+
+    def lab(self, *, login: bool) -> Lab:
+        """As the API returns it; ``login``: with the password."""
+        return Lab.of(self.view, self.seen.record if self.seen else None, login=login)
+
+    def body(self, *, login: bool) -> bytes:
+        """The same as JSON; it is made once for each time that the lab was seen."""
+        bodies = self.seen.bodies if self.seen is not None else {}
+        found = bodies.get(login)
+        if found is None:
+            found = bodies[login] = self.lab(login=login).model_dump_json().encode()
+        return found
+
+
+@dataclass(frozen=True)
+class Items:
+    """A page of a list; ``next``: the cursor of the page after it."""
+
+    items: Sequence[Item] = field(default_factory=tuple)
+    next: str | None = None
+
+
+def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) -> Items | None:
+    """The labs that the caller may see and wants.
+
+    Without ``wait`` it blocks for microseconds, and returns None where there is something to read
+    or to wait for.
+    """
+    observing = core.observing
+    labs = observing.labs() if wait else observing.known()
+    lost = observing.lost(wait=wait) if caller.project is None and not wanted.project else {}
+    if labs is None or lost is None:
+        return None
+    names = _visible(labs, lost, caller, wanted)
+    look = [name for name in names if name not in lost]
+    if wanted.state is None:
+        names = names[: wanted.limit + 1]
+        look = [name for name in names[: wanted.limit] if name not in lost]
+    if wait:
+        observing.fresh(look)
+    elif not observing.observer.want(look):
+        return None
+    items: list[Item] = []
+    for name in names:
+        if name in lost:
+            item: Item | None = Item(lost[name])
+        else:
+            seen = observing.seen(name)
+            item = Item(seen.view, seen) if seen is not None else None
+        if item is not None and wanted.state in (None, item.view.state):
+            items.append(item)
+        if len(items) > wanted.limit:
+            break
+    more = len(items) > wanted.limit
+    items = items[: wanted.limit]
+    return Items(items, items[-1].view.name if more else None)
+
+
+def _visible(
+    labs: Mapping[str, LabWithNodes], lost: Mapping[str, LabView], caller: Caller, wanted: Wanted
+) -> list[str]:
+    """The names of the labs to choose from, in order; not those in a warm pool."""
+    names = [
+        name
+        for name, found in labs.items()
+        if name > wanted.after
+        and not found.lab.pool
+        and caller.sees(found.lab.project)
+        and wanted.blueprint in ("", found.lab.blueprint)
+        and wanted.project in ("", found.lab.project)
+    ]
+    if not wanted.blueprint:
+        names += [name for name in lost if name not in labs and name > wanted.after]
+    return sorted(names)

@@ -1,0 +1,242 @@
+"""When labs are observed: as often as there is need, and never twice at the same time.
+
+A lab that somebody watches or waits for is looked at every second, at once after a command worked
+on it, and every ten seconds else. All readers get the last observation; one that comes after a
+pause may wait for the next. So what observing costs does not depend on how many read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+
+from lab.observe.round import Observation
+from lab.wait import Deadline
+
+WATCHED_EVERY = 1.0
+"""Seconds from the begin of a round to that of the next, while somebody reads."""
+IDLE_EVERY = 10.0
+"""The same while nobody does, and of labs whose servers are slow: each question is more work."""
+TOO_OLD = 30.0
+"""Seconds after which an observation says nothing about a lab any more."""
+_WATCHING = 3.0
+"""Seconds after a read for which the reader is expected again."""
+_RATE = 20.0
+"""Rounds a second for all labs together, other than at once after commands."""
+_BURST = 40.0
+_TICK = 1.0
+"""Seconds after which new labs are noticed that no command of ours made."""
+
+Look = Callable[[], Observation]
+"""One round of questions to a lab. It raises nothing."""
+
+
+@dataclass
+class _Lab:
+    """What is known of a lab. Times are of the monotonic clock; ``what``: which lab of the name.
+
+    ``began``: its last round; ``seen``: the round whose observation is ``last``; ``since``:
+    when its readers began to read; ``wanted``: when the last one did; ``changed``: a command
+    worked on it then.
+    """
+
+    what: Hashable
+    began: float = float("-inf")
+    seen: float = float("-inf")
+    since: float = float("-inf")
+    wanted: float = float("-inf")
+    changed: float = float("-inf")
+    running: bool = False
+    last: Observation | None = None
+
+    def due(self) -> float:
+        """When the next round is to begin."""
+        if self.changed > self.began:
+            return self.changed
+        watched = self.wanted + _WATCHING > self.began + WATCHED_EVERY
+        slow = self.last is not None and self.last.slow
+        return self.began + (WATCHED_EVERY if watched and not slow else IDLE_EVERY)
+
+    def fresh(self) -> bool:
+        """Whether its observation is of the time since somebody reads it, or of just before."""
+        return self.seen >= max(self.since - WATCHED_EVERY, self.changed)
+
+
+@dataclass
+class _Rate:
+    """How many rounds may begin now."""
+
+    left: float = _BURST
+    at: float = field(default_factory=time.monotonic)
+
+    def take(self, now: float) -> bool:
+        self.left = min(_BURST, self.left + (now - self.at) * _RATE)
+        self.at = now
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
+class Observer:
+    """Observes the labs that ``known`` returns, by name, each with which lab of that name it is.
+
+    ``begin`` returns the rounds of the named labs; both are called in the observer's thread, and
+    ``failed`` with what they raise. Each round runs in a thread of its own, so that a lab that does
+    not answer delays no other. Safe for use by several threads.
+    """
+
+    def __init__(
+        self,
+        known: Callable[[], Mapping[str, Hashable]],
+        begin: Callable[[Collection[str]], Mapping[str, Look]],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        self._known, self._begin, self._failed = known, begin, failed
+        self._labs: dict[str, _Lab] = {}
+        self._state = threading.Condition()
+        self._rate = _Rate()
+        self._woken = self._ending = False
+        self._thread = threading.Thread(target=self._run, name="lab-observer", daemon=True)
+        self.rounds = 0
+        """How many rounds have ended."""
+
+    def start(self) -> None:
+        """Begin to observe."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a round that waits for an answer is left to itself."""
+        with self._state:
+            self._ending = True
+            self._state.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def last(self, name: str) -> Observation | None:
+        """The last observation of a lab that is not too old."""
+        with self._state:
+            one = self._labs.get(name)
+            last = one.last if one is not None else None
+        return last if last is not None and last.at + TOO_OLD > time.time() else None
+
+    def want(self, names: Collection[str]) -> bool:
+        """Somebody reads these labs, and will again; whether all observations are fresh."""
+        now, fresh = time.monotonic(), True
+        with self._state:
+            for name in names:
+                one = self._labs.get(name)
+                if one is None:
+                    fresh = False  # it is new
+                    continue
+                if one.wanted + _WATCHING < now:
+                    one.since = now
+                one.wanted = now
+                fresh = fresh and one.fresh()
+            if not fresh:
+                self._wake()
+        return fresh
+
+    def wait(self, names: Collection[str], seconds: float) -> bool:
+        """``want``, and wait until their observations are fresh, or for so many seconds."""
+        deadline = Deadline.after(seconds)
+        while not self.want(names):
+            with self._state:
+                if self._ending or deadline.passed:
+                    return False
+                self._state.wait(deadline.left)
+        return True
+
+    def watched(self) -> set[str]:
+        """The labs that somebody reads."""
+        now = time.monotonic()
+        with self._state:
+            return {name for name, one in self._labs.items() if one.wanted + _WATCHING >= now}
+
+    def changed(self, name: str) -> None:
+        """A command has worked on a lab: it is looked at at once, and earlier looks are void."""
+        with self._state:
+            one = self._labs.get(name)
+            if one is not None:
+                one.changed = time.monotonic()
+            self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._state.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                if not self._ending and not self._woken:
+                    self._state.wait(self._pause())
+                if self._ending:
+                    return
+                self._woken = False
+            try:
+                self._tick()
+            except Exception as error:  # noqa: BLE001  # the next look takes place whatever happened
+                self._failed(error)
+
+    def _pause(self) -> float:
+        """Seconds until the next round, or the next look for new labs."""
+        due = [one.due() for one in self._labs.values() if not one.running]
+        return max(0.01, min([*due, time.monotonic() + _TICK]) - time.monotonic())
+
+    def _tick(self) -> None:
+        known = self._known()
+        now = time.monotonic()
+        with self._state:
+            for name in self._labs.keys() - known.keys():
+                del self._labs[name]
+            for name, what in known.items():
+                one = self._labs.get(name)
+                if one is None or one.what != what:
+                    self._labs[name] = _Lab(what, changed=now)
+            due = self._due(now)
+            for name in due:
+                self._labs[name].running, self._labs[name].began = True, now
+        rounds: Mapping[str, Look] = {}
+        try:
+            rounds = self._begin(due) if due else {}
+        finally:
+            for name in due:
+                if name in rounds:
+                    look = rounds[name]
+                    args = (self._labs[name], now, look)
+                    threading.Thread(
+                        target=self._round, args=args, name=f"lab-observe-{name}", daemon=True
+                    ).start()
+                else:  # it is gone, or nobody can be asked
+                    self._ended(self._labs[name], now, None)
+
+    def _due(self, now: float) -> list[str]:
+        found = [
+            (one.due(), name)
+            for name, one in self._labs.items()
+            if not one.running and one.due() <= now
+        ]
+        return [
+            name
+            for due, name in sorted(found)
+            if self._labs[name].changed >= due or self._rate.take(now)
+        ]
+
+    def _round(self, one: _Lab, began: float, look: Look) -> None:
+        last = None
+        try:
+            last = look()
+        except Exception as error:  # noqa: BLE001  # its lab is looked at again
+            self._failed(error)
+        finally:
+            self._ended(one, began, last)
+
+    def _ended(self, one: _Lab, began: float, last: Observation | None) -> None:
+        with self._state:
+            one.running = False
+            if last is not None:
+                one.last, one.seen = last, began
+                self.rounds += 1
+            self._state.notify_all()

@@ -1,0 +1,165 @@
+"""One observer for all who read: what a lab costs does not depend on how many look at it."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from lab.config.settings import Settings
+from lab.errors import NotReady
+from lab.lifecycle.core.context import Context, open_context
+from lab.observe.account import Account
+from lab.observe.ways import Rows
+from tests.support.serve_world import Site, site
+
+
+@dataclass
+class Servers:
+    """The fakes' servers: questions are counted, and those at ``silent`` ports take all time."""
+
+    asked: Counter[int] = field(default_factory=Counter)
+    silent: set[int] = field(default_factory=set)
+
+    @contextmanager
+    def opener(self, settings: Settings) -> Iterator[Context]:
+        with open_context(replace(settings, answer_timeout=2.0)) as ctx:
+
+            def sql_all(
+                account: Account,
+                port: int,
+                statements: Sequence[str],
+                *,
+                timeout: float,
+                whole: bool = False,
+            ) -> list[Rows]:
+                self.asked[port] += 1
+                if port in self.silent:
+                    time.sleep(timeout)
+                    raise NotReady(f"no SQL at {port}", details=["no answer"])
+                return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+
+            yield replace(ctx, sql_all=sql_all)
+
+    def silence(self, lab: dict[str, list[dict[str, int]]]) -> None:
+        self.silent.update(node["sql_port"] for node in lab["nodes"])
+
+
+@pytest.fixture(scope="module")
+def servers() -> Servers:
+    return Servers()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, servers: Servers) -> Iterator[Site]:
+    with site(tmp_path_factory.mktemp("observed"), servers.opener) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def clean(here: Site, servers: Servers) -> Iterator[None]:
+    yield
+    servers.silent.clear()
+    for lab in here.ask("GET", "/v1/labs").json()["items"]:
+        here.ask("DELETE", f"/v1/labs/{lab['name']}?wait=30&force=true")
+
+
+def seconds(here: Site, path: str, token: str) -> float:
+    began = time.monotonic()
+    assert here.ask("GET", path, token=token).status_code == 200
+    return time.monotonic() - began
+
+
+def test_answers_say_when_they_were_observed(here: Site) -> None:
+    """Protects readers from taking what was for what is."""
+    before = time.time()
+    made = here.make("shop")
+    assert made["observed_at"] is not None
+    listed = here.ask("GET", "/v1/labs").json()["items"][0]
+    assert listed["nodes"][0]["observed_at"] == listed["observed_at"]
+    last = here.service.core.observing.observer.last("shop")
+    assert last is not None
+    assert last.at >= before
+    nodes = here.ask("GET", "/v1/labs/shop/nodes").json()
+    assert [node["state"] for node in nodes] == ["ready", "ready"]
+
+
+def test_a_verb_s_answer_is_followed_by_what_it_did(here: Site) -> None:
+    """Protects scripts: stop, then look."""
+    here.make("shop")
+    for verb, state in (("stop", "stopped"), ("start", "ready"), ("nodes/n2/kill", "not-primary")):
+        assert here.ask("POST", f"/v1/labs/shop/{verb}?wait=60").status_code == 200
+        assert here.ask("GET", "/v1/labs/shop").json()["state"] == state
+        assert here.ask("GET", "/v1/labs").json()["items"][0]["state"] == state
+
+
+def test_many_readers_ask_a_lab_s_servers_no_more_than_one(here: Site, servers: Servers) -> None:
+    """Protects guests: 20 programs that poll, and 50 open pages, starved them."""
+    shop = here.make("shop", token=here.token("reader", scope="use"))
+    port = shop["nodes"][0]["sql_port"]
+    token = here.token("poller", scope="read")
+    servers.asked.clear()
+    began = time.monotonic()
+    with ThreadPoolExecutor(20) as pool:
+        paths = ["/v1/labs", "/v1/labs/shop"] * 100
+        list(pool.map(lambda path: here.ask("GET", path, token=token), paths))
+    assert servers.asked[port] <= 3 + (time.monotonic() - began)  # one a second
+
+
+def test_a_silent_lab_of_others_delays_no_list(here: Site, servers: Servers) -> None:
+    """Protects tenants from each other: what another project's guests do is not asked for them."""
+    alpha, beta = here.token("a", project="alpha"), here.token("b", project="beta")
+    evil = here.make("evil", token=alpha)
+    here.make("good", token=beta)
+    servers.silence(evil)
+    time.sleep(1.1)
+    assert min(seconds(here, "/v1/labs", beta) for _ in range(3)) < 0.2
+    # Its own project waits for it once, then gets what is known.
+    here.ask("GET", "/v1/labs", token=alpha)
+    assert min(seconds(here, "/v1/labs", alpha) for _ in range(3)) < 0.2
+
+
+def test_a_flood_of_lists_leaves_threads_for_others(here: Site, servers: Servers) -> None:
+    """Protects all tokens from one: it has some threads, and none of those that check tokens."""
+    alpha, beta = here.token("a", project="alpha"), here.token("b", project="beta")
+    servers.silence(here.make("evil", token=alpha))
+    quiet = max(seconds(here, "/v1/host", beta) for _ in range(3))
+    over = threading.Event()
+    port = here.listening.getsockname()[1]
+
+    def flood() -> None:
+        headers = {"Authorization": f"Bearer {alpha}"}
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+            while not over.is_set():
+                connection.request("GET", "/v1/labs?state=ready", headers=headers)
+                connection.getresponse().read()
+
+    with ThreadPoolExecutor(190) as pool:
+        floods = [pool.submit(flood) for _ in range(190)]
+        try:
+            time.sleep(1.0)
+            # On a busy host all takes longer, so it does when nobody else asks.
+            limit = 1.0 + 10 * quiet
+            assert min(seconds(here, "/v1/host", beta) for _ in range(3)) < limit
+        finally:
+            over.set()
+        assert all(one.exception() is None for one in floods)
+
+
+def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
+    """Protects a host with many labs from the readers of a few."""
+    for name in ("a1", "a2", "a3"):
+        here.make(name, nodes=1, blueprint="single")
+    observer = here.service.core.observing.observer
+    time.sleep(3.2)  # nobody reads them any more
+    page = here.ask("GET", "/v1/labs?limit=1").json()
+    assert [lab["name"] for lab in page["items"]] == ["a1"]
+    assert page["next"] == "a1"
+    assert observer.watched() == {"a1"}

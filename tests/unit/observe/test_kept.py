@@ -1,0 +1,132 @@
+"""Connections that are kept, on a real server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pymysql
+import pytest
+
+from lab.errors import CommandFailed, NotReady
+from lab.lifecycle.service.activity import _COUNTERS, _count
+from lab.observe.account import Account
+from lab.observe.ask import LOOK
+from lab.observe.sql import Kept, ask_all
+from lab.wait import Deadline, until
+from tests.support.mariadb_server import NoServer, Server, server
+
+ACCOUNT = Account("lab", "the-password-of-a-lab")
+QUESTION = "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS LIMIT 1"
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[tuple[Server, int]]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    options = ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}"]
+    try:
+        with server([*options, "--max-connections=10"]) as real:
+            real.ask(
+                f"CREATE USER lab@'127.0.0.1' IDENTIFIED BY '{ACCOUNT.password}'",
+                "GRANT PROCESS ON *.* TO lab@'127.0.0.1'",
+            )
+            yield real, port
+    except NoServer as error:
+        pytest.skip(str(error))
+
+
+def sessions(real: Server) -> list[int]:
+    rows = real.ask("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'lab'")
+    return [row[0] for row in rows]
+
+
+def gone(real: Server) -> bool:
+    return bool(until(lambda: not sessions(real) or None, Deadline.after(10)))
+
+
+def test_one_connection_serves_all_questions_until_it_is_dropped(place: tuple[Server, int]) -> None:
+    """Protects servers from a login, with its cryptography, for each look."""
+    real, port = place
+    with closing(Kept()) as kept:
+        for _ in range(5):
+            assert kept(ACCOUNT, port, ["SELECT 1", "SELECT 2"], timeout=9)[1].rows == ((2,),)
+        (first,) = sessions(real)
+        kept.drop()
+        assert gone(real)
+        kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
+        assert sessions(real) != [first]
+    assert gone(real)
+    with pytest.raises(NotReady):
+        kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
+
+
+@pytest.mark.parametrize("how", ["KILL {id}", "SET GLOBAL wait_timeout = 1"])
+def test_a_connection_that_its_server_ended_is_made_again(
+    place: tuple[Server, int], how: str
+) -> None:
+    """Protects the state of a lab that was rolled back, promoted or restarted."""
+    real, port = place
+    try:
+        with closing(Kept()) as kept:
+            if "{id}" not in how:
+                real.ask(how)
+            kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
+            if "{id}" in how:
+                real.ask(how.format(id=sessions(real)[0]))
+            assert gone(real)
+            assert kept(ACCOUNT, port, ["SELECT 3"], timeout=9)[0].rows == ((3,),)
+    finally:
+        real.ask("SET GLOBAL wait_timeout = DEFAULT")
+        assert gone(real)
+
+
+def test_what_a_server_refuses_is_the_answer(place: tuple[Server, int]) -> None:
+    """Protects from taking an error for a broken connection without end."""
+    real, port = place
+    with closing(Kept()) as kept:
+        for _ in range(2):
+            with pytest.raises(CommandFailed) as failed:
+                kept(ACCOUNT, port, ["SELECT nothing"], timeout=9)
+            assert failed.value.status == 1054
+    assert gone(real)
+
+
+def test_looks_on_it_are_no_use_of_the_lab(place: tuple[Server, int]) -> None:
+    """Protects the detection of idle labs: the observer looks all the time."""
+    real, port = place
+    with closing(Kept()) as kept:
+        kept(ACCOUNT, port, [LOOK, QUESTION], timeout=9)
+        (before,) = kept(ACCOUNT, port, [_COUNTERS], timeout=9)
+        for _ in range(3):
+            kept(ACCOUNT, port, [LOOK, QUESTION], timeout=9)
+        (after,) = kept(ACCOUNT, port, [_COUNTERS], timeout=9)
+        assert _count(after) == _count(before)
+        (idle,) = real.ask("SELECT COMMAND, INFO FROM information_schema.PROCESSLIST"
+                           " WHERE USER = 'lab'")  # fmt: skip
+        assert idle == ("Sleep", None)
+    assert gone(real)
+
+
+def test_it_answers_where_users_have_all_connections(place: tuple[Server, int]) -> None:
+    """Protects the state of a server whose connections are used up: it is not unreachable."""
+    real, port = place
+    with closing(Kept()) as kept:
+        kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
+        taken: list[pymysql.Connection[pymysql.cursors.Cursor]] = []
+        with suppress(pymysql.err.OperationalError):
+            while True:
+                taken.append(
+                    pymysql.connect(
+                        host="127.0.0.1", port=port, user="lab", password=ACCOUNT.password
+                    )
+                )
+        try:
+            with pytest.raises(NotReady):
+                ask_all(ACCOUNT, port, ["SELECT 1"], timeout=9)
+            assert kept(ACCOUNT, port, ["SELECT 4"], timeout=9)[0].rows == ((4,),)
+        finally:
+            for one in taken:
+                one.close()
+    assert gone(real)

@@ -1,0 +1,155 @@
+"""How often labs are observed: as often as there is need, whatever reads and whatever is silent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lab.observe.observer import IDLE_EVERY, Look, Observer
+from lab.observe.round import Observation, Observed
+from lab.wait import Deadline, until
+
+
+@dataclass
+class Labs:
+    """Labs whose rounds are counted; of those in ``silent`` they end when the test does."""
+
+    there: dict[str, Hashable] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
+    rounds: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    errors: list[Exception] = field(default_factory=list)
+
+    def begin(self, names: Collection[str]) -> Mapping[str, Look]:
+        return {name: lambda name=name: self.look(name) for name in names}  # type: ignore[misc]
+
+    def look(self, name: str) -> Observation:
+        self.rounds.append(name)
+        if name in self.silent:
+            self.over.wait(60)
+        return Observation(name, time.time(), {"n1": Observed("ready", slow=name in self.slow)})
+
+    @contextmanager
+    def observed(self) -> Iterator[Observer]:
+        observer = Observer(lambda: self.there, self.begin, self.errors.append)
+        observer.start()
+        try:
+            yield observer
+        finally:
+            self.over.set()
+            observer.stop()
+
+
+def test_many_readers_cost_no_more_than_one() -> None:
+    """Protects servers: fifty pages and twenty programs that poll are one question a second."""
+    labs = Labs({"shop": 1})
+    with labs.observed() as observer:
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            for _ in range(50):
+                observer.wait(["shop"], 5.0)
+            time.sleep(0.02)
+        assert 2 <= len(labs.rounds) <= 5
+        assert observer.last("shop") is not None
+
+
+def test_a_lab_that_nobody_reads_is_looked_at_rarely() -> None:
+    """Protects an idle host."""
+    labs = Labs({"shop": 1})
+    with labs.observed() as observer:
+        assert until(lambda: observer.last("shop"), Deadline.after(10))
+        time.sleep(2.0)
+        assert len(labs.rounds) == 1
+        assert IDLE_EVERY >= 10
+
+
+def test_the_first_reader_after_a_pause_gets_a_new_observation() -> None:
+    """Protects from what was true ten seconds ago."""
+    labs = Labs({"shop": 1})
+    with labs.observed() as observer:
+        assert until(lambda: observer.last("shop"), Deadline.after(10))
+        time.sleep(1.2)
+        asked = time.time()
+        assert observer.wait(["shop"], 10.0)
+        last = observer.last("shop")
+        assert last is not None
+        assert last.at >= asked
+
+
+def test_a_silent_lab_delays_no_other() -> None:
+    """Protects tenants from each other: who is root in a node decides whether it answers."""
+    there: dict[str, Hashable] = {f"evil{number}": 1 for number in range(30)}
+    labs = Labs({**there, "shop": 1})
+    labs.silent = set(labs.there) - {"shop"}
+    with labs.observed() as observer:
+        assert observer.wait(["shop"], 10.0)
+        began = time.monotonic()
+        assert not observer.wait(["evil1"], 0.2)
+        assert time.monotonic() - began < 5.0
+        observer.changed("shop")
+        assert observer.wait(["shop"], 10.0)
+        assert labs.rounds.count("evil1") == 1  # not asked again while it does not answer
+
+
+def test_a_command_s_lab_is_looked_at_at_once() -> None:
+    """Protects the answer after a verb: what was seen before it is void."""
+    labs = Labs({"shop": 1})
+    with labs.observed() as observer:
+        assert observer.wait(["shop"], 10.0)
+        before = len(labs.rounds)
+        asked = time.time()
+        observer.changed("shop")
+        assert observer.wait(["shop"], 10.0)
+        last = observer.last("shop")
+        assert last is not None
+        assert last.at >= asked
+        assert len(labs.rounds) == before + 1
+
+
+def test_a_slow_server_is_not_asked_every_second() -> None:
+    """Protects a server that has more to do than it can: each question is more work for it."""
+    labs = Labs({"shop": 1})
+    labs.slow = {"shop"}
+    with labs.observed() as observer:
+        end = time.monotonic() + 2.5
+        while time.monotonic() < end:
+            observer.want(["shop"])
+            time.sleep(0.05)
+        assert len(labs.rounds) <= 2
+
+
+def test_a_new_lab_of_an_old_name_is_not_the_old_one() -> None:
+    """Protects from the state of a lab that was removed."""
+    labs = Labs({"shop": 1})
+    with labs.observed() as observer:
+        assert observer.wait(["shop"], 10.0)
+        labs.silent = {"shop"}
+        labs.there = {"shop": 2}
+        observer.changed("shop")
+        assert until(lambda: len(labs.rounds) > 1 or None, Deadline.after(10))
+        assert observer.last("shop") is None
+        labs.there = {}
+        observer.changed("shop")
+        assert not observer.want(["shop"])
+
+
+def test_what_fails_is_reported_and_tried_again() -> None:
+    """Protects all labs from an error that one round shows, or a hypervisor that is gone."""
+    labs = Labs({"shop": 1, "other": 1})
+
+    def begin(names: Collection[str]) -> Mapping[str, Look]:
+        if not labs.errors:
+            raise OSError("libvirt is gone")
+        return labs.begin(names)
+
+    observer = Observer(lambda: labs.there, begin, labs.errors.append)
+    observer.start()
+    try:
+        assert observer.wait(["shop", "other"], 30.0)
+        assert [str(error) for error in labs.errors] == ["libvirt is gone"]
+    finally:
+        observer.stop()
