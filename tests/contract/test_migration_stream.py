@@ -5,7 +5,10 @@ No guest boots: the RAM is what the firmware leaves in it.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from lab.hypervisor import MemoryImage
 from lab.hypervisor.libvirt import device_state, memory_copy
 from lab.hypervisor.libvirt.pages import Mapping, process_of
 from lab.hypervisor.libvirt.stream import Reader, own_block
+from lab.storage import sparse
 from lab.wait import Deadline, until
 from tests.support.mariadb_server import NoServer
 from tests.support.qemu import INSTALLED, Machine, program, started
@@ -81,6 +85,30 @@ def test_a_copy_of_a_restored_guest_has_its_ram(qemu: Path, short: Path, readabl
         assert _content(copy, short / "copy.memory") == expected
         copy.ask({"execute": "cont"})
         assert copy.ask({"execute": "query-status"})["status"] == "running"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_guest_survives_a_full_home_in_memory(short: Path) -> None:
+    """Protects labs of a home on tmpfs: a hole of the RAM file that is read takes space there."""
+    place = short / "home"
+    place.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", f"size={SIZE + (8 << 20)}", "t", str(place)]
+    subprocess.run(argv, check=True)
+    try:
+        ram, rest = place / "ram", place / "rest"
+        ram.touch()
+        os.truncate(ram, SIZE)
+        sparse.reserve(ram)
+        with rest.open("wb", 0) as file, suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                pass
+        assert os.statvfs(place).f_bavail == 0
+        with started(program(INSTALLED), short, _arguments(ram, share="off")) as guest:
+            guest.ask({"execute": "cont"})
+            until(lambda: None, Deadline.after(0.5), first=0.1)  # the firmware uses RAM
+            assert guest.ask({"execute": "query-status"})["status"] == "running"
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_copy_of_a_booted_guest_has_its_ram(qemu: Path, short: Path) -> None:

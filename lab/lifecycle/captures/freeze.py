@@ -99,6 +99,7 @@ def memory_file(ctx: Context, node: Node) -> Path:
     with writing(path):
         path.touch(0o600, exist_ok=False)  # who opens it early could read it for as long as it is
         os.truncate(path, node.size.memory)
+        sparse.reserve(path)
     _give_to_qemu(ctx, path)
     return path
 
@@ -112,17 +113,18 @@ def _give_to_qemu(ctx: Context, path: Path) -> None:
 
 
 def freeze_ram(ctx: Context, ram: Path) -> None:
-    """Let guests only read a file of RAM, where they can do with that."""
-    run_as = ctx.hypervisor.run_as
-    if not ctx.hypervisor.capabilities().reads_ram:
+    """Let guests only read a file of RAM, where they can do with that; raises OSError."""
+    run_as, reads = ctx.hypervisor.run_as, ctx.hypervisor.capabilities().reads_ram
+    if reads and run_as is not None and ram.stat().st_uid == run_as[0]:
+        # A new file: another guest's QEMU may have this one open, as it runs as the same user.
+        frozen = ram.with_suffix(".frozen")
+        sparse.copy(ram, frozen)
+        frozen.replace(ram)
+    sparse.reserve(ram)
+    if not reads:
         _give_to_qemu(ctx, ram)
     elif run_as is None:
         ram.chmod(0o400)
     else:
-        if ram.stat().st_uid == run_as[0]:
-            # A new file: another guest's QEMU may have this one open, as it runs as the same user.
-            frozen = ram.with_suffix(".frozen")
-            sparse.copy(ram, frozen)
-            frozen.replace(ram)
         os.chown(ram, os.geteuid(), run_as[1])
         ram.chmod(0o440)

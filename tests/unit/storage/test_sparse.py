@@ -50,6 +50,24 @@ def test_taking_from_another_file_system_copies(tmp_path: Path) -> None:
         target.unlink(missing_ok=True)
 
 
+def test_files_in_memory_have_the_space_that_reading_takes(tmp_path: Path) -> None:
+    """Protects guests: on a full tmpfs, a hole of their RAM that they read would end them."""
+    content = _holey(tmp_path / "ram")
+    before = sparse.allocated(tmp_path / "ram")
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = tmp_path / "mountinfo"
+    for kind, size in (("ext4", before), ("tmpfs", 16 * MIB)):
+        mounts.write_text(
+            "21 1 254:99 / / rw - xfs /dev/a rw\n"
+            f"22 21 {number} / /mnt rw,nosuid shared:1 - {kind} none rw\n"
+        )
+        sparse.reserve(tmp_path / "ram", mounts=mounts)
+        assert size <= sparse.allocated(tmp_path / "ram") <= size + 65536
+    assert (tmp_path / "ram").read_bytes() == content
+    sparse.reserve(tmp_path / "ram", mounts=tmp_path / "none")
+
+
 def test_copy_never_overwrites(tmp_path: Path) -> None:
     _holey(tmp_path / "a")
     (tmp_path / "b").write_bytes(b"keep")
