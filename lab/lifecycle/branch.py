@@ -33,6 +33,8 @@ MOST = 50
 
 KEPT = 3600.0
 """Seconds for which a snapshot that was taken for branches stays once it has none."""
+STARTED = 120.0
+"""The same until its command has completed: what a killed one leaves. A running one keeps it."""
 
 
 def branch(
@@ -64,8 +66,10 @@ def branch(
     spec = replace(record.spec, ttl=ttl)
     check_host(ctx, spec)
     with Undo() as undo:
+        taken = ""
         if not at:
-            at = snapshot.take(ctx, name, "branch", ttl=KEPT).label
+            at = snapshot.take(ctx, name, "branch", ttl=STARTED).label
+            taken = at
             undo.push(f"snapshot {at}", partial(remove_unused, ctx, name, at))
         with snapshot.kept(ctx, name, at) as capture:
             _check_memory(ctx, nodes_of(ctx, name), capture, count)
@@ -82,6 +86,8 @@ def branch(
                 for one in names
             ]
         undo.keep()
+        if taken:
+            snapshot.prolong(ctx, name, taken, KEPT)
     return made
 
 

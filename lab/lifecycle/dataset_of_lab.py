@@ -21,7 +21,7 @@ from lab.exchange.pipes import reading
 from lab.hypervisor import MemoryImage, memory_of
 from lab.imagebuild.manifest import digest_extents
 from lab.lifecycle import snapshot
-from lab.lifecycle.branch import KEPT, remove_unused
+from lab.lifecycle.branch import STARTED, remove_unused
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
@@ -58,7 +58,7 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
     with Undo() as undo:
         label = source.label
         if not label:
-            label = snapshot.take(ctx, source.lab, "dataset", ttl=KEPT).label
+            label = snapshot.take(ctx, source.lab, "dataset", ttl=STARTED).label
             undo.push(f"snapshot {label}", partial(remove_unused, ctx, source.lab, label))
         with snapshot.kept(ctx, source.lab, label) as found:
             capture = sound(ctx, found, images)

@@ -83,6 +83,15 @@ def protect(ctx: Context, name: str, label: str, *, protected: bool) -> Snapshot
         return view_of(ctx, capture)
 
 
+def prolong(ctx: Context, name: str, label: str, ttl: float) -> None:
+    """Let a snapshot expire ``ttl`` seconds from now.
+
+    Where another command works on the lab, or has removed it, that is left.
+    """
+    with suppress(Conflict, NotFound), lock(ctx.home, "lab", name, wait=False):
+        _describe(ctx, replace(find(ctx, name, label), expires_at=time.time() + ttl))
+
+
 def _describe(ctx: Context, capture: Capture) -> None:
     """Write the manifest of a snapshot again, or that of one that has no files.
 

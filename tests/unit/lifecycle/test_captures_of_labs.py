@@ -590,6 +590,28 @@ def test_a_branch_that_is_killed_leaves_what_gc_removes(world: World) -> None:
     assert step > 20
 
 
+def test_a_killed_branch_keeps_its_snapshot_for_two_minutes(world: World) -> None:
+    """Protects the disk: only a snapshot whose branches were made stays for an hour."""
+
+    def seconds_left() -> list[float]:
+        with world.open() as ctx:
+            gc(ctx)
+            found = snapshot.snapshots(ctx, "shop")
+        return [one.expires_at - time.time() for one in found if one.expires_at is not None]
+
+    with world.open() as ctx:
+        up(ctx, named("shop"))
+    killed = world.killed(
+        lambda ctx: branch(ctx, "shop", "try", timeout=20.0), "hypervisor.restore"
+    )
+    assert killed
+    (left,) = seconds_left()
+    assert 60 < left <= 120
+    with world.open() as ctx:
+        branch(ctx, "shop", "try", timeout=20.0)
+    assert 3500 < max(seconds_left()) <= 3600
+
+
 def test_what_has_branches_is_not_removed(ctx: Context) -> None:
     snapshot.take(ctx, "shop", "mine")
     branch(ctx, "shop", "try", at="mine", timeout=20.0)
