@@ -82,6 +82,12 @@ def import_archive(
     return view
 
 
+UNCHECKED = (
+    "the archive has the RAM and device states of running machines, which QEMU loads as they are:"
+    " import archives with RAM only from sources that you trust"
+)
+"""Said at each import of such an archive: digests show that it is whole, not whom it is from."""
+
 Gather = Callable[[Collection[str], Callable[[Stage], ImportView]], ImportView]
 
 
@@ -157,7 +163,9 @@ def _template(
             import_image.publish(ctx, header, first, staged)
         name = import_template.publish(ctx, header, template, staged, fit)
         notes = []
-        if not fit.warm:
+        if fit.warm:
+            notes.append(UNCHECKED)
+        else:
             notes.append(f"labs of the template {name} will boot: {fit.why_cold}")
         if template.source:  # no `lab up` uses it
             return ImportView(header.kind, name, "imported", tuple(notes))

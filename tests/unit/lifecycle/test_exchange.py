@@ -16,6 +16,7 @@ from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
 from lab.exchange.talk import Speaker
 from lab.hypervisor import Capabilities
+from lab.lifecycle.archives.import_archive import UNCHECKED
 from lab.lifecycle.captures import template
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
@@ -77,7 +78,7 @@ def test_a_template_arrives_warm(here: Side, there: Side, one: str, other: str) 
     key = here.make_template()
     archive = here.exported("template", key[:6])
     done = there.imported("template", archive, warm_only=True)
-    assert (done.kind, done.outcome, done.notes) == ("template", "imported", ())
+    assert (done.kind, done.outcome, done.notes) == ("template", "imported", (UNCHECKED,))
     assert done.key != key  # it is known by the home, too
     ours, theirs = Owner("template", key), Owner("template", done.key)
     assert there.disks(theirs) == here.disks(ours)
