@@ -48,7 +48,7 @@ class Datasets:
     def upload(self, source: BinaryIO, name: str) -> UploadView:
         """Send a dump, called ``name``: ``create`` loads ``upload:ID``, within an hour.
 
-        Raises InvalidSpec for a name that is not one of a dump (.sql, .sql.gz, .sql.zst).
+        Raises InvalidSpec for a name that is not one of a dump (.sql, .sql.gz, .sql.xz, ...).
         """
         query = urlencode({"name": name})
         some = getattr(source, "read1", source.read)  # a pipe's data as it arrives

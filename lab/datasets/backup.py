@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from lab.datasets.kinds import plain
 from lab.datasets.pieces import Signature, changed, content, signature, small
 from lab.datasets.source import MAGIC, BackupDirectory, BackupStream
 from lab.datasets.survey import numbers, short
@@ -256,7 +257,7 @@ def _listed(source: BackupDirectory) -> dict[str, Signature]:
 
 def unpacked_stream(source: BackupStream) -> Iterator[bytes]:
     """What is in a file with a stream, decompressed; raises InvalidSpec and HostUnfit."""
-    return content(source.path, source.packing)
+    return content(source.path, plain)
 
 
 def checked(data: Iterable[bytes], name: str, contents: Contents) -> Iterator[bytes]:

@@ -22,10 +22,10 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from lab.datasets import tabbed
-from lab.datasets.dump import Packing, statements
+from lab.datasets.dump import statements
+from lab.datasets.kinds import sql
 from lab.datasets.pieces import Piece, Signature, changed, content, quoted, signature, small
 from lab.datasets.source import DumpDirectory
 from lab.datasets.survey import HEAD, database_of, header
@@ -157,7 +157,7 @@ def _check_pairs(files: list[Path]) -> None:
 
 
 def _schema(path: Path, top: Path) -> _Schema:
-    text = small(path)
+    text = small(path, sql)
     name = str(path.relative_to(top))
     database = header(text[:HEAD]).named or path.parent.name
     table: tabbed.Table | None = None
@@ -236,7 +236,6 @@ class _File:
     kind: str
     stem: str
     """``DB`` or ``DB.TABLE``, for rows also with the number of a chunk."""
-    packing: Packing
 
 
 def _of_mydumper(top: Path, files: list[Path]) -> Iterator[Piece]:
@@ -277,15 +276,15 @@ def _check_finished(top: Path, files: Iterable[Path]) -> None:
 
 def _file(path: Path) -> _File | None:
     if match := _FILE.fullmatch(path.name):
-        return _File(path, match[2] or "", match[1], cast("Packing", match[3] or ""))
+        return _File(path, match[2] or "", match[1])
     if match := _DATA.fullmatch(path.name):
-        return _File(path, "rows", match[1], cast("Packing", match[2] or ""))
+        return _File(path, "rows", match[1])
     return None
 
 
 def _database(file: _File) -> str:
     """The database that a file creates: names of files are not always those of databases."""
-    for one in statements([small(file.path, file.packing)], str(file.path)):
+    for one in statements([small(file.path, sql)], str(file.path)):
         if name := database_of(one):
             return name
     raise InvalidSpec(f"{file.path} is truncated: it creates no database", hint=_REPEAT)
@@ -293,7 +292,7 @@ def _database(file: _File) -> str:
 
 def _spoilt(file: _File) -> bytes:
     """A column whose values are not understood as binary strings; empty: the table has none."""
-    for one in statements([small(file.path, file.packing)], str(file.path)):
+    for one in statements([small(file.path, sql)], str(file.path)):
         if table := tabbed.table(one.text):
             return next((column.name for column in table.columns if column.kind in _FIXED), b"")
     return b""
@@ -324,11 +323,11 @@ def _of_file(file: _File, database: str, top: Path, spoilt: bytes) -> Piece:
     if file.kind not in ("post", "triggers"):  # these keep the mode that they are made in
         before += _MODE
     if file.kind in ("post", "triggers", "view"):
-        text = small(file.path, file.packing)
+        text = small(file.path, sql)
         _whole(text, file.path)
         data, lines = _delimited(text)
         return Piece(name, iter([data]), before.encode(), database, -lines)
-    rows = _ended(content(file.path, file.packing), file.path)
+    rows = _ended(content(file.path, sql), file.path)
     if file.kind == "":
         # The text is what the server shows, in UTF-8, whatever the file says.
         rows = iter([b"".join(rows).replace(_BINARY, b"SET NAMES utf8mb4", 1)])

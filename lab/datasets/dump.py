@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from lab.distribution import extra
@@ -30,10 +31,12 @@ STATEMENT_LIMIT = GIB
 DELIMITER_LIMIT = 15
 """Bytes of a delimiter, at most; the client has the same limit."""
 
-Packing = Literal["", "gz", "zst"]
+Packing = Literal["", "gz", "zst", "xz", "bz2", "zip"]
 """How a file is compressed; empty: it is not."""
 
 _CHUNK = MIB
+_XZ_MEMORY = 256 * MIB
+"""Bytes of memory that xz needs for `-9` and more; a file may ask for 4 GiB."""
 _HELD = DELIMITER_LIMIT + 1
 """Bytes at the end of what has arrived that may be the first part of something longer."""
 _PIECE = 8 << 10
@@ -63,8 +66,8 @@ def chunks(stream: BinaryIO, size: int = _CHUNK) -> Iterator[bytes]:
 def unpacked(data: Iterable[bytes], packing: Packing, name: str) -> Iterator[bytes]:
     """``data`` decompressed, in chunks of any size.
 
-    ``name``: the file, for messages. Several gzip members or zstd frames in one file are
-    joined, as gzip and zstd do. Raises InvalidSpec, with the file and the offset in its
+    ``name``: the file, for messages. Several members, frames or streams in one file are
+    joined, as these programs do. Raises InvalidSpec, with the file and the offset in its
     compressed bytes, if it is truncated, damaged or not compressed so; HostUnfit if the
     package zstandard is missing.
     """
@@ -72,7 +75,45 @@ def unpacked(data: Iterable[bytes], packing: Packing, name: str) -> Iterator[byt
         return _gunzip(data, name)
     if packing == "zst":
         return _unzstd(data, name)
+    if packing == "xz":
+        import lzma
+
+        new = partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY)
+        return _streams(data, name, "xz", new, (lzma.LZMAError, MemoryError))
+    if packing == "bz2":
+        import bz2
+
+        return _streams(data, name, "bzip2", bz2.BZ2Decompressor, (OSError, MemoryError))
     return iter(data)
+
+
+def _streams(
+    data: Iterable[bytes],
+    name: str,
+    kind: str,
+    new: Callable[[], Any],
+    errors: tuple[type[Exception], ...],
+) -> Iterator[bytes]:
+    """Streams of xz or bzip2, one after the other."""
+    offset, one = 0, None
+    for chunk in data:
+        rest = chunk
+        while rest or (one is not None and not one.needs_input):
+            if one is None:
+                rest = rest.lstrip(b"\0") if offset else rest  # xz pads with zeros
+                one = new() if rest else None
+                continue
+            try:
+                found = one.decompress(rest, _CHUNK)
+            except errors as error:
+                raise _damaged(name, kind, offset, str(error)) from error
+            yield found
+            rest = b""
+            if one.eof:
+                rest, one = one.unused_data, None
+        offset += len(chunk)
+    if one is not None or not offset:
+        raise _truncated(name, kind, offset)
 
 
 def _gunzip(data: Iterable[bytes], name: str) -> Iterator[bytes]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.datasets.dump import Packing, chunks, unpacked
+from lab.datasets.dump import chunks
 from lab.errors import InvalidSpec
 from lab.units import MIB
 
@@ -48,22 +48,31 @@ def changed(path: Path) -> InvalidSpec:
     )
 
 
-def content(path: Path, packing: Packing = "") -> Iterator[bytes]:
-    """What is in a file, decompressed; raises InvalidSpec, also if it changed meanwhile."""
+Read = Callable[[Iterable[bytes], str], Iterator[bytes]]
+"""How the bytes of a file are read: ``plain``, ``sql`` or ``as_it_is``; the text is its name."""
+
+
+def as_it_is(data: Iterable[bytes], name: str) -> Iterator[bytes]:  # noqa: ARG001  # a Read
+    """``data``, whatever it begins with."""
+    return iter(data)
+
+
+def content(path: Path, read: Read = as_it_is) -> Iterator[bytes]:
+    """What is in a file; raises InvalidSpec, also if it changed meanwhile."""
     try:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
-            yield from unpacked(chunks(file), packing, str(path))
+            yield from read(chunks(file), str(path))
             if stat.S_ISREG(before.st_mode) and signature(path.stat()) != signature(before):
                 raise changed(path)
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
 
 
-def small(path: Path, packing: Packing = "") -> bytes:
+def small(path: Path, read: Read = as_it_is) -> bytes:
     """The same at once, for a file without rows; raises InvalidSpec."""
     found = bytearray()
-    for chunk in content(path, packing):
+    for chunk in content(path, read):
         found += chunk
         if len(found) > SMALL:
             raise InvalidSpec(f"{path} has no rows, and yet more than {SMALL // MIB} MiB")

@@ -1,7 +1,7 @@
 """Where the data of a dataset comes from: the texts after ``--from``, as typed values.
 
 ============================================  ==================================================
-``shop.sql``, ``.sql.gz``, ``.sql.zst``       a dump: a file
+``shop.sql``, ``.sql.gz``, ``shop.zip``       a dump: a file; by its first bytes whatever its name
 ``-``                                         a dump, from standard input
 a directory                                   what ``mariadb-dump --dir`` or mydumper wrote, or a
                                               physical backup
@@ -29,7 +29,8 @@ from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote, unquote_to_bytes
 
 from lab import keys
-from lab.datasets.dump import Packing, unpacked
+from lab.datasets.dump import Packing
+from lab.datasets.kinds import packing_of, plain
 from lab.errors import InvalidSpec, LabError
 from lab.keys import within
 from lab.names import check_host, check_lab_name
@@ -41,8 +42,8 @@ PASSWORD_HINT = (
     " that only you can read (mode 0600) with [client] and password=... in it"
 )
 ACCEPTED = (
-    "a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of mariadb-dump --dir,"
-    " mydumper or mariadb-backup; a stream .xb, .mbstream or .xbstream;"
+    "a file .sql, also compressed (.gz, .xz, .bz2, .zst, .zip); - for standard input; a directory"
+    " of mariadb-dump --dir, mydumper or mariadb-backup; a stream .xb, .mbstream or .xbstream;"
     " mysql://user@host:3306/database; lab:NAME; generate:sysbench or generate:tpcc"
 )
 DATABASES_LIMIT = 100
@@ -51,11 +52,12 @@ DATABASES_LIMIT = 100
 MAGIC = b"XBSTCK01"
 """The first bytes of a stream of mbstream or xbstream."""
 
+PACKINGS = ("gz", "zst", "xz", "bz2", "zip")
 _STREAMS = ("xb", "mbstream", "xbstream")
 UPLOAD = "upload:"
 """How the text of a dump that was sent to the service begins."""
 
-_UPLOAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sql(\.gz|\.zst)?")
+_UPLOAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.sql(\.gz|\.zst|\.xz|\.bz2|\.zip)?")
 _UPLOAD_LIMIT = 100
 _NAME_LIMIT = 64  # of a database, in characters
 _USER_LIMIT = 128  # MariaDB's; MySQL has 32
@@ -95,7 +97,7 @@ class Uploaded:
 
 @dataclass(frozen=True)
 class StandardInput:
-    """A dump, not compressed, that is read once."""
+    """A dump that is read once."""
 
     def __str__(self) -> str:
         return "-"
@@ -228,14 +230,14 @@ def check_upload(name: str) -> str:
     if len(name) > _UPLOAD_LIMIT or not _UPLOAD.fullmatch(name):
         raise InvalidSpec(
             f"{name!r} is not the name of a dump",
-            hint="such as shop.sql, shop.sql.gz, shop.sql.zst",
+            hint="such as shop.sql, shop.sql.gz, shop.sql.xz",
         )
     return name
 
 
 def _packing(name: str) -> Packing:
     """How the name of a file says that it is compressed."""
-    return cast("Packing", next((one for one in ("gz", "zst") if name.endswith(f".{one}")), ""))
+    return cast("Packing", next((one for one in PACKINGS if name.endswith(f".{one}")), ""))
 
 
 def _path(text: str) -> Source:
@@ -252,8 +254,12 @@ def _path(text: str) -> Source:
     packing = _packing(name)
     inner = name.removesuffix(f".{packing}")
     kind = next((one for one in ("sql", *_STREAMS) if inner.endswith(f".{one}")), "")
-    if stat.S_ISREG(mode) and kind not in _STREAMS and _is_stream(path, packing):
-        kind = _STREAMS[0]
+    kind = kind or ("sql" if packing == "zip" else "")
+    if stat.S_ISREG(mode):
+        found = _seen(path)
+        if found is not None and kind not in _STREAMS and found[1]:
+            kind = _STREAMS[0]
+        packing = packing if found is None else found[0]
     if not kind:
         shown = "this" if "@" in text else repr(text)  # it may be a DSN with a password
         raise InvalidSpec(f"{shown} is not a source of data", hint=f"accepted: {ACCEPTED}")
@@ -298,14 +304,18 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     return None
 
 
-def _is_stream(path: Path, packing: Packing) -> bool:
-    """Whether a file begins as a stream of a backup, once it is decompressed."""
+def _seen(path: Path) -> tuple[Packing, bool] | None:
+    """How a file is compressed, and whether a stream of a backup is in it; None: not readable."""
     try:
         with path.open("rb") as file:
-            first = unpacked(iter([file.read(_HEAD)]), packing, str(path))
-            return next(first, b"").startswith(MAGIC)
-    except (OSError, LabError):
-        return False  # who reads it says what is wrong
+            head = file.read(_HEAD)
+    except OSError:
+        return None  # who reads it says what is wrong
+    try:
+        first = next(plain(iter([head]), str(path)), b"")
+    except LabError:
+        first = b""
+    return packing_of(head), first.startswith(MAGIC)
 
 
 def _has_tables(path: Path) -> bool:

@@ -43,7 +43,10 @@ def source(client: Client, given: str, listener: Listener) -> str:
 def _name(dump: DumpFile) -> str:
     """What a dump is called in messages of the service."""
     kind = f".sql.{dump.packing}" if dump.packing else ".sql"
-    stem = re.sub(r"[^A-Za-z0-9._-]", "-", dump.path.name[: -len(kind)]).strip("._-")
+    name = dump.path.name
+    for end in (*sources.PACKINGS, "sql"):
+        name = name.removesuffix(f".{end}")
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", name).strip("._-")
     return f"{stem[:80] or 'dump'}{kind}"
 
 

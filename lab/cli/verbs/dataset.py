@@ -51,7 +51,7 @@ def create(
             "--from",
             metavar="SOURCE",
             show_default=False,
-            help="A dump (.sql, .sql.gz, .sql.zst, a directory), a backup of mariadb-backup (a"
+            help="A dump (.sql, .sql.gz, .zip, a directory), a backup of mariadb-backup (a"
             " directory, .xb), mysql://user@host/database, - for standard input, lab:NAME, or"
             " generate:sysbench.",
         ),

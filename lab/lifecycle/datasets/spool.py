@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from lab.datasets import directory, generate
 from lab.datasets.dump import STATEMENT_LIMIT, chunks, statements
+from lab.datasets.kinds import plain, sql
 from lab.datasets.live import OWN, Selection, opened
 from lab.datasets.pieces import Piece, content
 from lab.datasets.source import (
@@ -157,7 +159,7 @@ def write(
             with closing(_pieces(source, selection, path.parent)) as pieces:
                 found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
-            surveyed(Piece(str(file), content(file)))
+            surveyed(Piece(str(file), content(file, sql)))
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
@@ -175,7 +177,7 @@ def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece
     elif isinstance(source, StandardInput):
         yield Piece(name, _sql(chunks(sys.stdin.buffer)))
     elif isinstance(source, DumpFile):
-        yield Piece(name, content(source.path, source.packing))
+        yield Piece(name, content(source.path, sql))
     elif isinstance(source, DumpDirectory):
         yield from directory.pieces(source)
     elif isinstance(source, Server):
@@ -184,21 +186,21 @@ def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece
     else:
         raise InvalidSpec(
             f"{source}: data cannot be loaded from this source yet",
-            hint="a file .sql, .sql.gz or .sql.zst; - for standard input; a directory of a dump;"
+            hint="a file of SQL; - for standard input; a directory of a dump;"
             " mysql://user@host/database; generate:sysbench",
         )
 
 
 def _sql(data: Iterator[bytes]) -> Iterator[bytes]:
     """``data`` of standard input; raises InvalidSpec for the stream of a physical backup."""
+    data = plain(data, "standard input")
     first = next(data, b"")
     if first.startswith(MAGIC):
         raise InvalidSpec(
             "standard input is a stream of mbstream, which is read from a file only",
             hint="write it to a file: mariadb-backup --backup --stream=mbstream >shop.xb",
         )
-    yield first
-    yield from data
+    yield from sql(chain([first], data), "standard input")
 
 
 def _joined(parts: Iterable[Found]) -> Found:

@@ -48,6 +48,7 @@ def made(top: Path, *names: str) -> Path:
 )
 def test_files(tmp_path: Path, name: str, kind: type, packing: str) -> None:
     path = made(tmp_path, name) / name
+    path.write_bytes({"gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "": b""}[packing])
     assert parse(str(path)) == kind(path, packing)
     assert parse(str(parse(str(path)))) == parse(str(path))
 
@@ -113,7 +114,7 @@ def test_other_directories_and_files(tmp_path: Path) -> None:
         parse(str(tmp_path / "none.sql"))
     with pytest.raises(InvalidSpec, match="is not a source") as failure:
         parse(str(made(tmp_path, "a.csv") / "a.csv"))
-    assert ".sql.zst" in failure.value.hint
+    assert ".zst, .zip" in failure.value.hint
 
 
 SERVERS = [
