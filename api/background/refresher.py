@@ -14,6 +14,8 @@ from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LabError
+from lab.lifecycle import dataset
+from lab.lifecycle.datasets.made import read_made
 from lab.state.records import JobKind
 
 _PAUSE = 3600.0
@@ -72,5 +74,9 @@ class Refresher:
         if latest is None:
             return
         request = RefreshDataset(keep=scheduled.keep)
-        job = service_job("refresh-dataset", request, lab="", project=latest.project)
+        with self._core.contexts.use() as ctx:
+            guest = dataset.guest_size(ctx.store, read_made(ctx, latest).source)
+        job = service_job(
+            "refresh-dataset", request, lab="", project=latest.project, guests=[guest]
+        )
         submit(self._jobs, replace(job, about=f"dataset:{scheduled.name}"))

@@ -12,7 +12,7 @@ from lab import host
 from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import JobKind, LabWithNodes
 from lab.state.store import Store
 from lab.units import format_size
@@ -21,7 +21,9 @@ _LOOK_EVERY = 0.5
 """Seconds between two checks: commands remove labs without a notification."""
 _TURNS = 4
 """Parts of ``queue_timeout``. Others may pass the first job in the first and the third part."""
-TAKE_ROOM: tuple[JobKind, ...] = ("create", "branch", "build-template")
+TAKE_ROOM: tuple[JobKind, ...] = (
+    "create", "branch", "build-template", "build-image", "create-dataset", "refresh-dataset",
+)  # fmt: skip
 """The jobs that start guests of their own."""
 WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
 """The jobs that may start guests of a lab that is stopped."""
@@ -66,9 +68,9 @@ def need_to_branch(found: LabWithNodes, count: int) -> Need:
     return sum([one] * count, Need())
 
 
-def need_to_load(memory: int) -> Need:
-    """The resources of the guest that makes a dataset."""
-    return Need(memory=memory, cpus=1)
+def need_of_guest(size: NodeSize) -> Need:
+    """The resources of a guest that makes a dataset or an image."""
+    return Need(memory=size.memory, cpus=size.cpus)
 
 
 def need_of_lab(found: LabWithNodes) -> Need:

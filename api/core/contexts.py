@@ -37,12 +37,13 @@ class Contexts:
         origin: Origin = UNKNOWN,
         owner: str = "",
         templates: int | None = None,
-        data: int | None = None,
+        data: Callable[[int], None] | None = None,
+        warm: float | None = None,
     ) -> Iterator[Context]:
         """A context for the block; ``owner``: of labs that are created in it.
 
-        ``templates``, ``data``: see Context. One in which HostUnfit or a defect was raised is
-        closed: its connections may be broken. Raises HostUnfit if none can be opened.
+        ``templates``, ``data``, ``warm``: see Context. One in which HostUnfit or a defect was
+        raised is closed: its connections may be broken. Raises HostUnfit if none can be opened.
         """
         stack, context = self._borrow()
         settings = replace(context.settings, owner=owner) if owner else context.settings
@@ -56,6 +57,7 @@ class Contexts:
                 origin=origin,
                 templates=templates,
                 data=data,
+                warm=context.warm if warm is None else warm,
             )
             sound = True
         except LabError as error:

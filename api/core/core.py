@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Core:
     """The record, contexts of the lifecycle, what is observed, events, figures and limits.
 
-    ``trace``: None unless spans are exported. ``ready`` is set while requests are accepted,
-    ``stopping`` from the moment when the service begins to end.
+    ``trace``: None unless spans are exported. ``loads``: bytes of SQL that running jobs have read
+    so far, by the job's id. ``ready`` is set while requests are accepted, ``stopping`` from the
+    moment when the service begins to end.
     """
 
     settings: Settings
@@ -46,6 +47,7 @@ class Core:
     space: CachedSpace
     observing: Observing
     limits: Limits
+    loads: dict[str, int] = field(default_factory=dict)
     ready: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
 

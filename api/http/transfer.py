@@ -37,6 +37,7 @@ Work = Callable[[int, Listener], ExportView | ImportView | UploadView]
 class Transfer:
     """One archive. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``.
 
+    ``least``: bytes that the other side must send within ``idle`` seconds; else it is idle.
     ``whole``: the other side has said that it sent all of it.
     """
 
@@ -44,10 +45,12 @@ class Transfer:
     allowed: Callable[[], bool]
     stopping: Callable[[], bool]
     idle: float
+    least: int = 1
     carried: int = 0
     whole: bool = False
     _pipe: int = -1
     _active: float = field(default_factory=time.monotonic)
+    _marked: int = 0
 
     async def send(self, work: Work) -> str:
         """Send the archive that ``work`` writes; why it ended early, if it did."""
@@ -109,6 +112,7 @@ class Transfer:
             data = message.get("bytes")
             if not data:
                 self.whole = True
+                self._active = time.monotonic()
                 self._shut()
                 return await self._until_gone()
             self._count(data)
@@ -141,7 +145,8 @@ class Transfer:
 
     def _count(self, data: bytes) -> None:
         self.carried += len(data)
-        self._active = time.monotonic()
+        if self.carried - self._marked >= self.least:
+            self._marked, self._active = self.carried, time.monotonic()
 
 
 async def _in_thread(work: Work, file: int, hear: Listener) -> dict[str, Any]:

@@ -8,6 +8,7 @@ written first; at the start of the service, a row without a workflow gets one.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from lab.api.core.admission import (
     WAKE,
     Need,
     need_of,
+    need_of_guest,
     need_to_branch,
-    need_to_load,
     need_to_wake,
 )
 from lab.api.core.core import Core
@@ -30,7 +31,7 @@ from lab.api.events.eventlog import topic
 from lab.api.jobs import requests
 from lab.api.jobs.claim import claim
 from lab.api.jobs.data import check_data, project_of
-from lab.api.jobs.quota import max_data, max_templates
+from lab.api.jobs.quota import Loading, limited, max_templates
 from lab.api.jobs.requests import (
     BranchLab,
     ClusterRequest,
@@ -43,17 +44,19 @@ from lab.api.jobs.requests import (
 from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
-from lab.errors import Conflict, HostUnfit, Interrupted, LabError
-from lab.lifecycle import dataset, power
-from lab.lifecycle.datasets.made import read_made
-from lab.lifecycle.images.versions import named
+from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotReady
+from lab.lifecycle import power
+from lab.lifecycle.datasets.load import loader_size
 from lab.progress import Event
 from lab.state.jobs import OPEN
 from lab.state.records import JobRecord, JobState
+from lab.units import format_duration
 
 _OVERDUE = 30.0
 """Seconds after which a queued job without a workflow is started again."""
 _HALT_EVERY = 0.25
+_WARM = 60.0
+"""Seconds for the queries of a project that read its data into memory."""
 _WRITES = 6
 """Attempts to record the end of a job; each waits for other writers."""
 _TRIES = 20
@@ -92,11 +95,25 @@ class _Cut(BaseException):
     """The service is stopping: the next one runs the job."""
 
 
-class _Halt:
-    """Ends a job when ``stop`` raises; only once, as the undo has steps and waits too."""
+def _late(seconds: float) -> NotReady:
+    """The error of a job whose time was over; what it ran has ended by then."""
+    return NotReady(
+        f"the data were not loaded within {format_duration(seconds)}, the limit of this service",
+        hint="load less; dataset_time of [serve] is the limit for tokens without the scope admin",
+    )
 
-    def __init__(self, stop: Callable[[], None]) -> None:
+
+class _Halt:
+    """Ends a job when ``stop`` raises, or after ``seconds``, so that it is ``late``.
+
+    It does so only once, as the undo has steps and waits too.
+    """
+
+    def __init__(self, stop: Callable[[], None], seconds: float) -> None:
+        self.seconds = seconds
+        self.late = False
         self._stop = stop
+        self._end = time.monotonic() + seconds
         self._over = False
         self._next = 0.0
 
@@ -105,6 +122,9 @@ class _Halt:
         if not self._over:
             try:
                 self._stop()
+                if time.monotonic() > self._end:
+                    self.late = True
+                    raise Interrupted("the time of the job is over")
             except Interrupted:
                 self._over = True
                 raise
@@ -292,13 +312,10 @@ class Jobs:
         """The resources that a job must be admitted for; None if it needs none."""
         if isinstance(request, ClusterRequest):
             return need_of(request.spec)
-        if isinstance(request, CreateDataset):
-            return need_to_load(dataset.memory_of(self._store, request.source))
-        if isinstance(request, RefreshDataset):
-            with self.core.contexts.use() as ctx:
-                record = named(ctx, job.about.partition(":")[2])
-                source = read_made(ctx, record).source
-            return need_to_load(dataset.memory_of(self._store, source))
+        if guests := requests.guests_of(job):
+            return sum(map(need_of_guest, guests), Need())
+        if isinstance(request, CreateDataset | RefreshDataset):  # of an earlier version
+            return need_of_guest(loader_size())
         if isinstance(request, BranchLab):
             there = len(labs_made_by(self._store, job.id))
             parent = self._store.lab_with_nodes(job.lab)
@@ -314,7 +331,7 @@ class Jobs:
     def _work(self, job: JobRecord, request: Request) -> str:
         """Do the job's work in a context that reports its steps."""
         core, again = self.core, job.state == "running"
-        halt = _Halt(lambda: self._stop(job))
+        halt = _Halt(lambda: self._stop(job), self._time_for(job, request))
 
         def hear(event: Event) -> None:
             core.job_step(job, event)
@@ -324,6 +341,8 @@ class Jobs:
         self._store.jobs.update(job.id, state="running", started_at=job.started_at or time.time())
         core.events.add(job.id, Event("job", "begin", job.kind))
         owner = request.owner if isinstance(request, (CreateLab, BranchLab)) else ""
+        loads = isinstance(request, CreateDataset | RefreshDataset) and limited(core, job)
+        loading = Loading(core, job) if loads else None
         with (
             core.observing.working(job.lab),
             core.contexts.use(
@@ -332,12 +351,25 @@ class Jobs:
                 origin=requests.origin_of(job, request),
                 owner=owner,
                 templates=max_templates(core, job),
-                data=max_data(core, job)
-                if isinstance(request, CreateDataset | RefreshDataset)
-                else None,
+                data=loading,
+                warm=_WARM if limited(core, job) else None,
             ) as ctx,
         ):
-            return WORK[job.kind].run(ctx, Task(job, request, again))
+            try:
+                return WORK[job.kind].run(ctx, Task(job, request, again))
+            except Interrupted:
+                if halt.late:
+                    raise _late(halt.seconds) from None
+                raise
+            finally:
+                if loading:
+                    loading.ended()
+
+    def _time_for(self, job: JobRecord, request: Request) -> float:
+        """Seconds that a job may run; infinite if there is no limit."""
+        loads = isinstance(request, CreateDataset | RefreshDataset)
+        limit = self.core.settings.serve.dataset_time if loads and limited(self.core, job) else 0.0
+        return limit or math.inf
 
     def _stop(self, job: JobRecord, *, waiting: bool = False) -> None:
         """Raise if the job must stop; ``waiting``: it has not started."""

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
 from lab import schedule
 from lab.api.core.core import Core
-from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, read_facts
+from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, guests_of, read_facts
 from lab.blueprints import NodePlan, foreseen
 from lab.errors import LabError, LimitReached
 from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle import dataset, snapshot
 from lab.names import CaptureRef
 from lab.schedule import PERIODS, Schedule
-from lab.spec import LabSpec
-from lab.state.records import JobRecord, LabRecord, TokenRecord
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import ImageRecord, JobRecord, LabRecord, TokenRecord
 from lab.storage import sparse
-from lab.units import format_size
+from lab.units import MIB, format_size
+
+_LOOK_EVERY = 64 * MIB
+"""Bytes after which what a project's labs and datasets take is asked again."""
 
 
 @dataclass(frozen=True)
@@ -62,39 +65,104 @@ def max_templates(core: Core, job: JobRecord) -> int | None:
     return core.settings.serve.project_templates or None if most is None else most
 
 
-def max_data(core: Core, job: JobRecord) -> int | None:
-    """The bytes of SQL that a job may load into a dataset; None: no limit."""
-    token = core.store.tokens.find(job.token)
-    if token is None or token.scope == "admin":
-        return None
-    most = core.settings.serve.dataset_size or math.inf
-    if token.max_disk is not None:
-        most = min(most, _disk_left(core, token, but=job.id))
-    return None if most == math.inf else int(most)
+def limited(core: Core, job: JobRecord) -> bool:
+    """Whether the limits of loads hold for a job: it is neither an administrator's nor for all.
 
-
-def data_of(core: Core, project: str, *, but: str = "") -> int:
-    """Bytes on disk of a project's datasets, and of those being made, as far as foreseen.
-
-    ``but``: the id of a job whose dataset does not count.
+    A project's data that the service itself refreshes are the project's: it chose their source.
     """
-    records = [r for r in core.store.images.all() if r.dataset and r.project == project]
+    token = core.store.tokens.find(job.token) if job.token else None
+    return bool(job.project) if token is None else token.scope != "admin"
+
+
+class Loading:
+    """Counts what a job reads, which is limited by itself and together with its project's others.
+
+    The SQL of a dataset has at most ``dataset_size``. All that open jobs of a project have read
+    fits into what its labs and datasets leave of the token's quota of disk space.
+    """
+
+    def __init__(self, core: Core, job: JobRecord) -> None:
+        self._core = core
+        self._job = job
+        self._token = core.store.tokens.find(job.token) if job.token else None
+        self._most = core.settings.serve.dataset_size or math.inf
+        self._looked = -math.inf
+        self._left = math.inf
+
+    def __call__(self, done: int) -> None:
+        """So many bytes were read; raises LimitReached."""
+        core = self._core
+        core.loads[self._job.id] = done
+        if done > self._most:
+            raise _too_much(int(self._most))
+        if self._token is None or self._token.max_disk is None:
+            return
+        if done - self._looked >= _LOOK_EVERY:
+            self._looked = done
+            self._left = max(0, self._token.max_disk - _disk_used(core, self._token.project))
+        ours = [job.id for job in core.store.jobs.open(self._job.project)]
+        if sum(core.loads.get(job, 0) for job in ours) > self._left:
+            raise _too_much(int(self._left))
+
+    def ended(self) -> None:
+        """The job has ended: its data are an image, or gone."""
+        self._core.loads.pop(self._job.id, None)
+
+
+def _too_much(most: int) -> LimitReached:
+    return LimitReached(
+        f"the dataset has more than {format_size(most)} of SQL, which is the limit here",
+        hint="load less, or remove datasets and labs of the project",
+    )
+
+
+def _disk_used(core: Core, project: str) -> int:
+    """Bytes of a project's labs and datasets, without uploads and what is being loaded."""
+    labs = _all(core, project, snapshots_of(core, project)).values()
+    return sum(one.all_disks for one in labs) + sum(r.size for r in _datasets(core, project))
+
+
+def _datasets(core: Core, project: str) -> list[ImageRecord]:
+    return [r for r in core.store.images.all() if r.dataset and r.project == project]
+
+
+def data_of(core: Core, project: str) -> int:
+    """Bytes on disk of a project's datasets and uploads, and of datasets that are being made.
+
+    Of these: what is foreseen, or what has been read by now if that is more.
+    """
+    records = _datasets(core, project)
     sizes = {r.dataset: r.size for r in records}  # of the latest
-    total = sum(record.size for record in records)
+    total = sum(record.size for record in records) + uploaded(core, project)
     for job in core.store.jobs.open(project):
-        if job.kind == "create-dataset" and job.id != but:
+        size = 0
+        if job.kind == "create-dataset" and not job.facts.get("upload"):
             with suppress(LabError):  # its lab is gone: it will fail
-                total += _foreseen(core, read_facts(job, CreateDataset))
-        elif job.kind == "refresh-dataset" and job.id != but:
-            total += sizes.get(job.about.partition(":")[2], 0)
+                size = dataset.foreseen(core.store, read_facts(job, CreateDataset).source)
+        elif job.kind == "refresh-dataset":
+            size = sizes.get(job.about.partition(":")[2], 0)
+        total += max(size, core.loads.get(job.id, 0))
     return total
 
 
-def _foreseen(core: Core, request: CreateDataset) -> int:
-    upload = core.settings.home.uploads / request.upload if request.upload else None
-    if upload is not None and not upload.is_file():
-        return 0
-    return dataset.foreseen(core.store, request.source, upload)
+def uploaded(core: Core, project: str) -> int:
+    """Bytes of the dumps that tokens of a project have sent, whole or in part."""
+    home, total = core.settings.home, 0
+    for token in core.store.tokens.all():
+        if token.project == project:
+            for path in home.upload(token.id, "x").parent.glob("*/*"):
+                with suppress(OSError):  # loaded by now
+                    total += path.stat().st_size
+    return total
+
+
+def room_for_uploads(core: Core, token: TokenRecord) -> float:
+    """Bytes that all uploads of a token's project may have by its quota; infinite without one."""
+    if token.max_disk is None:
+        return math.inf
+    others = data_of(core, token.project) - uploaded(core, token.project)
+    labs = _all(core, token.project, snapshots_of(core, token.project)).values()
+    return max(0, token.max_disk - others - sum(one.all_disks for one in labs))
 
 
 def check_dataset(core: Core, token: TokenRecord, project: str, size: int) -> None:
@@ -107,12 +175,6 @@ def check_dataset(core: Core, token: TokenRecord, project: str, size: int) -> No
     labs = _all(core, project, snapshots_of(core, project)).values()
     disk = sum(one.all_disks for one in labs) + data_of(core, project) + size
     _check(project, "disk", token.max_disk, disk, added="this dataset")
-
-
-def _disk_left(core: Core, token: TokenRecord, *, but: str) -> int:
-    labs = _all(core, token.project, snapshots_of(core, token.project)).values()
-    used = sum(one.all_disks for one in labs) + data_of(core, token.project, but=but)
-    return max(0, (token.max_disk or 0) - used)
 
 
 def snapshots_of(core: Core, project: str) -> Snapshots:
@@ -178,13 +240,43 @@ def _check_labs(
 ) -> None:
     """Raise LimitReached if ``labs`` exceed a quota; ``added`` names the new ones."""
     _check(project, "labs", token.max_labs, len(labs), added=added)
-    nodes = [node.size for one in labs for node in one.plans]
-    _check(project, "nodes", token.max_nodes, len(nodes), added=added)
-    _check(project, "memory", token.max_memory, sum(n.memory for n in nodes), added=added)
-    _check(project, "processors", token.max_cpus, sum(n.cpus for n in nodes), added=added)
+    _check_sizes(core, project, token, labs, (), added=added)
     if token.max_disk is not None:
         disk = sum(one.all_disks for one in labs) + data_of(core, project)
         _check(project, "disk", token.max_disk, disk, added=added)
+
+
+def _check_sizes(
+    core: Core,
+    project: str,
+    token: TokenRecord,
+    labs: Iterable[_Taken],
+    guests: Sequence[NodeSize],
+    *,
+    added: str,
+) -> None:
+    """Raise LimitReached if all that runs for a project exceeds a quota.
+
+    That is its ``labs``, what its open jobs run besides, and further ``guests``.
+    """
+    sizes = [node.size for one in labs for node in one.plans]
+    sizes += [size for job in core.store.jobs.open(project) for size in guests_of(job)]
+    sizes += guests
+    _check(project, "nodes", token.max_nodes, len(sizes), added=added)
+    _check(project, "memory", token.max_memory, sum(n.memory for n in sizes), added=added)
+    _check(project, "processors", token.max_cpus, sum(n.cpus for n in sizes), added=added)
+
+
+def check_guests(
+    core: Core, token: TokenRecord, project: str, guests: Sequence[NodeSize], *, added: str
+) -> None:
+    """Raise LimitReached if the ``guests`` of a new job would exceed a quota of a project.
+
+    Record the job in the same transaction. ``added``: what they are for.
+    """
+    if (token.max_nodes, token.max_memory, token.max_cpus) != (None, None, None):
+        labs = _all(core, project, UNLIMITED).values()
+        _check_sizes(core, project, token, labs, guests, added=added)
 
 
 def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:

@@ -30,6 +30,9 @@ _USUAL = LabSpec("")
 TRACEPARENT_KEY = "traceparent"
 """The key of a job's facts that holds the traceparent of the HTTP request."""
 
+GUESTS_KEY = "guests"
+"""The key of a job's facts that holds memory and processors of its guests; see ``guests_of``."""
+
 _LARGE_OPTIONS = ("set", "my_cnf", "init", "user", "on")
 """Options that say nothing about the number and the sizes of nodes, and may be large."""
 
@@ -321,6 +324,11 @@ def facts(request: Request) -> dict[str, Any]:
         own = request.options.items()
         found["options"] = {name: value for name, value in own if name not in _LARGE_OPTIONS}
     return found
+
+
+def guests_of(job: JobRecord) -> list[NodeSize]:
+    """The guests that a job runs further to the nodes of labs."""
+    return [NodeSize(memory, cpus) for memory, cpus in job.facts.get(GUESTS_KEY, ())]
 
 
 def traceparent_of(job: JobRecord) -> str:

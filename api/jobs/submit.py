@@ -14,9 +14,10 @@ from typing import Any
 from lab import host
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import TRACEPARENT_KEY, Request, facts, plain
+from lab.api.jobs.requests import GUESTS_KEY, TRACEPARENT_KEY, Request, facts, plain
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
+from lab.spec import NodeSize
 from lab.state.records import JobKind, JobRecord, NewJob, TokenRecord
 from lab.units import format_size
 
@@ -57,8 +58,12 @@ def new_job(
     about: str = "",
     project: str | None = None,
     key: str | None = None,
+    guests: Sequence[NodeSize] = (),
 ) -> NewJob:
-    """A job requested with ``token``; it is not recorded yet. ``project``: the token's if None."""
+    """A job requested with ``token``; it is not recorded yet. ``project``: the token's if None.
+
+    ``guests``: those that the job runs further to the nodes of labs.
+    """
     return NewJob(
         id=str(uuid.uuid4()),
         kind=kind,
@@ -66,7 +71,7 @@ def new_job(
         project=token.project if project is None else project,
         token=token.id,
         state="queued",
-        **_asked(request),
+        **_asked(request, guests),
         digest=digest_of(kind, request, lab=lab, about=about),
         created_at=time.time(),
         key=key,
@@ -80,8 +85,15 @@ def digest_of(kind: JobKind, request: Request, *, lab: str = "", about: str = ""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "") -> NewJob:
-    """A job of the service itself; it is not recorded yet."""
+def service_job(
+    kind: JobKind,
+    request: Request,
+    *,
+    lab: str,
+    project: str = "",
+    guests: Sequence[NodeSize] = (),
+) -> NewJob:
+    """A job of the service itself; it is not recorded yet. ``guests``: see ``new_job``."""
     return NewJob(
         id=str(uuid.uuid4()),
         kind=kind,
@@ -89,16 +101,19 @@ def service_job(kind: JobKind, request: Request, *, lab: str, project: str = "")
         project=project,
         token="",
         state="queued",
-        **_asked(request),
+        **_asked(request, guests),
         digest="",
         created_at=time.time(),
     )
 
 
-def _asked(request: Request) -> dict[str, Any]:
+def _asked(request: Request, guests: Sequence[NodeSize]) -> dict[str, Any]:
     """The fields of a new job that say what is asked for."""
     said = plain(request)
-    return {"request": said, "facts": facts(request), "size": len(json.dumps(said))}
+    known = facts(request)
+    if guests:
+        known[GUESTS_KEY] = [[one.memory, one.cpus] for one in guests]
+    return {"request": said, "facts": known, "size": len(json.dumps(said))}
 
 
 def submit(jobs: Jobs, job: NewJob, check: Callable[[], None] = lambda: None) -> JobRecord:

@@ -5,64 +5,99 @@ They are below the home's uploads, in a directory of the token: nobody else can 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 from lab import host
 from lab.api.core.core import Core
+from lab.api.jobs.quota import room_for_uploads, uploaded
 from lab.api.jobs.requests import CreateDataset, read_facts
 from lab.errors import LimitReached, NotFound
 from lab.lifecycle.core.views import UploadView
 from lab.paths import PRIVATE, make_directory, writing
 from lab.state.records import TokenRecord
-from lab.units import format_size
+from lab.units import format_duration, format_size
 
 KEPT = 3600.0
 """Seconds for which an upload that no job uses is kept."""
+IDLE = 60.0
+LEAST = 1 << 20
+"""Bytes that are sent within ``IDLE`` seconds, at least: there are few places for uploads."""
+_OPEN = 20
+"""How many uploads of a token there may be."""
 _PIECE = 1 << 20
 _LOOK_EVERY = 64 << 20
-"""Bytes between two checks of the free space."""
+"""Bytes between two looks at the free space, and at what the project has besides."""
+
+_writing = threading.Lock()
+"""Held while a piece is counted and written, so that no two uploads get the same room."""
 
 
 def receive(core: Core, token: TokenRecord, identity: str, name: str, file: int) -> UploadView:
     """Keep the dump that is read from the file descriptor ``file``, under ``name``.
 
-    Raises LimitReached if it is larger than a dataset may be, HostUnfit if there is no space.
+    Raises LimitReached if it is larger than a dataset, or a project, may be, or if the token has
+    too many uploads; HostUnfit if there is no space.
     """
     with os.fdopen(file, "rb", buffering=0) as source:
         directory = core.settings.home.upload(token.id, identity)
         make_directory(directory.parent, PRIVATE)
-        make_directory(directory, PRIVATE)
+        with _writing:
+            if (there := len([*directory.parent.iterdir()])) >= _OPEN:
+                raise LimitReached(
+                    f"this token has {there} uploads that are not loaded yet, {_OPEN} is the limit",
+                    hint=f"load them; unused ones are removed after {format_duration(KEPT)}",
+                    retry_after=IDLE,
+                )
+            make_directory(directory, PRIVATE)
         try:
-            size = _copy(core, source.fileno(), directory / name, _limit(core, token))
+            size = _copy(core, token, source.fileno(), directory / name)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
             raise
     return UploadView(identity, name, size)
 
 
-def _copy(core: Core, source: int, path: Path, most: int | None) -> int:
-    size = looked = 0
-    _check_space(core)
+def _copy(core: Core, token: TokenRecord, source: int, path: Path) -> int:
+    size, looked, room = 0, -_LOOK_EVERY, math.inf
     with writing(path), path.open("xb") as out:
         path.chmod(0o600)
         while piece := os.read(source, _PIECE):
-            size += len(piece)
-            if most is not None and size > most:
-                raise LimitReached(
-                    f"the uploads of this token that are not loaded yet exceed {format_size(most)}"
-                    " with this one",
-                    hint="load less, or wait until the others are loaded",
-                )
             if size - looked >= _LOOK_EVERY:
                 looked = size
                 _check_space(core)
-            out.write(piece)
-        out.flush()
+                room = room_for_uploads(core, token)
+            with _writing:
+                _check_room(core, token, room, len(piece))
+                out.write(piece)
+                out.flush()
+            size += len(piece)
         os.fsync(out.fileno())
     return size
+
+
+def _check_room(core: Core, token: TokenRecord, room: float, more: int) -> None:
+    """Raise LimitReached unless ``more`` bytes fit into both limits of a token's uploads.
+
+    ``room``: for those of its whole project.
+    """
+    most = core.settings.serve.dataset_size if token.scope != "admin" else 0
+    if most and _size(core, token) + more > most:
+        raise LimitReached(
+            f"the uploads of this token that are not loaded yet exceed {format_size(most)}"
+            " with this one",
+            hint="load less, or wait until the others are loaded",
+        )
+    if uploaded(core, token.project) + more > room:
+        raise LimitReached(
+            f"the project {token.project} is limited to {format_size(token.max_disk or 0)} of disk,"
+            " and would have more with this upload",
+            hint="remove labs, snapshots or datasets, or send less",
+        )
 
 
 def discard(core: Core, token: str, identity: str) -> None:
@@ -94,17 +129,13 @@ def prune(core: Core, now: float) -> None:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _limit(core: Core, token: TokenRecord) -> int | None:
-    """Bytes that may still be sent with a token; None: no limit but space."""
-    most = core.settings.serve.dataset_size
-    if token.scope == "admin" or not most:
-        return None
-    files = core.settings.home.upload(token.id, "x").parent.glob("*/*")
-    sizes = []
-    for path in files:
+def _size(core: Core, token: TokenRecord) -> int:
+    """Bytes of a token's uploads that are not loaded yet, of one that is being sent too."""
+    total = 0
+    for path in core.settings.home.upload(token.id, "x").parent.glob("*/*"):
         with suppress(OSError):  # loaded by now
-            sizes.append(path.stat().st_size)
-    return max(0, most - sum(sizes))
+            total += path.stat().st_size
+    return total
 
 
 def _check_space(core: Core) -> None:

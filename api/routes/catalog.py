@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 
-from lab.api.core.admission import need_of
+from lab.api.core.admission import need_of, need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Admin, Caller, Reader
@@ -20,11 +20,18 @@ from lab.api.http.models import Job
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.data import check_data, hidden
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+from lab.api.jobs.quota import check_guests
+from lab.api.jobs.requests import (
+    BuildImage,
+    BuildTemplate,
+    DeleteImage,
+    DeleteTemplate,
+)
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.config.enginefile import image_recipe
 from lab.errors import Conflict, NotFound
+from lab.imagebuild.in_guest.builder import SIZE as BUILDER
 from lab.imagebuild.recipe import load
 from lab.lifecycle import catalog, engines
 from lab.lifecycle.captures import template
@@ -147,7 +154,15 @@ def submit_image(jobs: Jobs, caller: Caller, asked: ImageRequest, key: str | Non
     """Submit the job that builds an image; raises NotFound for an unknown recipe."""
     recipe = load(image_recipe(asked.recipe)).name
     request = BuildImage(recipe=recipe, rebuild=asked.rebuild)
-    return submit(jobs, new_job(caller.token, "build-image", request, key=key))
+    guests = [BUILDER] if jobs.core.settings.builder is not None else []
+    job = new_job(caller.token, "build-image", request, key=key, guests=guests)
+
+    def check() -> None:
+        for guest in guests:
+            jobs.core.admission.check(need_of_guest(guest), "the build needs")
+        check_guests(jobs.core, caller.token, job.project, guests, added="this image's build")
+
+    return submit(jobs, job, check)
 
 
 def _image_made(core: Core, caller: Caller, job: JobRecord) -> Response:
@@ -187,10 +202,15 @@ def _build_template(
     )
     core = jobs.core
     check_data(core.store, caller.project, request)
-    planned(request.spec)
+    guests = [node.size for node in planned(request.spec)]
     core.settings.profile_of(request.spec.profile)
-    job = new_job(caller.token, "build-template", request, key=key)
-    return submit(jobs, job, lambda: core.admission.check(need_of(request.spec)))
+    job = new_job(caller.token, "build-template", request, key=key, guests=guests)
+
+    def check() -> None:
+        core.admission.check(need_of(request.spec))
+        check_guests(core, caller.token, job.project, guests, added="this template's nodes")
+
+    return submit(jobs, job, check)
 
 
 def _template_made(core: Core, job: JobRecord) -> Response:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, WebSocket
 from fastapi.responses import JSONResponse, Response
 
 from lab.api.background.refresher import next_refresh
-from lab.api.core.admission import need_to_load
+from lab.api.core.admission import need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, Reader, User
@@ -31,10 +31,9 @@ from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
 from lab.api.jobs.data import latest_of, visible
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import check_dataset
+from lab.api.jobs.quota import check_dataset, check_guests
 from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
 from lab.api.jobs.submit import new_job, submit
-from lab.api.routes.archives import IDLE
 from lab.blueprints import blueprint
 from lab.datasets import queries
 from lab.datasets import source as sources
@@ -98,7 +97,7 @@ async def upload(websocket: WebSocket, name: str) -> None:
             return uploads.receive(core, caller.token, identity, name, file)
 
         allowed = partial(caller.valid, core)
-        transfer = Transfer(websocket, allowed, core.stopping.is_set, IDLE)
+        transfer = Transfer(websocket, allowed, core.stopping.is_set, uploads.IDLE, uploads.LEAST)
         why = await transfer.receive(receive)
         if not transfer.whole:
             await in_thread(uploads.discard, core, caller.token.id, identity)
@@ -178,22 +177,22 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
     before = core.store.jobs.by_key(caller.token.id, key) if key else None
     request, project = _request(core, caller, asked, before=before)
     owner = "" if asked.shared else project
+    guest = dataset.guest_size(core.store, request.source)
     job = new_job(
         caller.token, "create-dataset", request, about=f"dataset:{asked.name}", project=project,
-        key=key,
+        key=key, guests=[guest],
     )  # fmt: skip
 
     def check() -> None:
         dataset.check_free(core.store, asked.name, owner)
         upload = core.settings.home.uploads / request.upload if request.upload else None
-        core.admission.check(
-            need_to_load(dataset.memory_of(core.store, request.source)), "loading needs"
-        )
+        core.admission.check(need_of_guest(guest), "loading needs")
+        check_guests(core, caller.token, project, [guest], added="this dataset's loading")
         size = dataset.foreseen(core.store, request.source, upload)
         most = core.settings.serve.dataset_size
         if not caller.may("admin") and most and size > most and not asked.source.startswith("lab:"):
             raise _too_large(size, most)
-        check_dataset(core, caller.token, owner, size)
+        check_dataset(core, caller.token, owner, 0 if upload else size)  # it counts already
 
     return submit(jobs, job, check)
 
@@ -289,9 +288,10 @@ def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> Jo
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
     dataset.check_refreshable(name, made)
+    guest = dataset.guest_size(core.store, made.source)
     job = new_job(
         caller.token, "refresh-dataset", RefreshDataset(), about=f"dataset:{name}",
-        project=record.project or None, key=key,
+        project=record.project or None, key=key, guests=[guest],
     )  # fmt: skip
 
     def check() -> None:
@@ -301,6 +301,8 @@ def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> Jo
                     f"the dataset {name} is being refreshed by the job {other.id}",
                     hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it",
                 )
+        core.admission.check(need_of_guest(guest), "loading needs")
+        check_guests(core, caller.token, job.project, [guest], added="this dataset's loading")
         check_dataset(core, caller.token, record.project, latest.size)
 
     return submit(jobs, job, check)

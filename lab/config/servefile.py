@@ -80,6 +80,8 @@ class Serve:
     """Snapshots of a project whose token has no quota; 0: no limit."""
     dataset_size: Size = 20 * GIB
     """The SQL of a dataset whose token is no administrator's; 0: no limit."""
+    dataset_time: Seconds = 7200.0
+    """How long a job of a token that is no administrator's may load a dataset; 0: no limit."""
     project_templates: int = 8
     """Templates built for such a project; 0: no limit."""
     webhook: _Url = ""

@@ -14,13 +14,14 @@ from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import identify, rest, service
 from lab.names import GuestName
 from lab.progress import go_on
+from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
     from lab.fake.hypervisor import FakeHypervisor
 
 
 class FakeChannel:
-    """A ``GuestChannel``; never waits, as a fake guest that is silent stays so."""
+    """A ``GuestChannel``; waits for nothing but ``SLEEP``: a fake guest that is silent stays so."""
 
     def __init__(
         self, hypervisor: FakeHypervisor, guest: GuestName, before: Callable[[str], None]
@@ -39,11 +40,24 @@ class FakeChannel:
         argv: Sequence[str],
         *,
         stdin: bytes = b"",
-        timeout: float,  # noqa: ARG002  part of the protocol
+        timeout: float,
         halt: Callable[[], None] = go_on,
     ) -> bytes:
         """See GuestChannel."""
         halt()
+        said = self._run(argv, stdin)
+        if argv[0] != "/usr/lib/lab/load" or argv[1] == "warm":  # others are in the background
+            self._until_awake(argv[0], timeout, halt)
+        return said
+
+    def _until_awake(self, program: str, timeout: float, halt: Callable[[], None]) -> None:
+        for _ in attempts(Deadline.after(timeout), most=0.05):
+            halt()
+            if not self._hypervisor.asleep(self._guest):
+                return
+        raise NotReady(f"{program} in {self._guest} did not end within {timeout:g} s")
+
+    def _run(self, argv: Sequence[str], stdin: bytes) -> bytes:
         self._before("run")
         if not self._hypervisor.awake(self._guest):
             raise NotReady(f"the guest agent of {self._guest} does not answer")

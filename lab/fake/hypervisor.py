@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
@@ -34,6 +35,9 @@ from lab.hypervisor import (  # fmt: skip
 )
 from lab.names import LOOPBACK, GuestName
 from lab.passwords import NATIVE
+
+_SLEEP = re.compile(r"(?:DO|SELECT) SLEEP\(([0-9]{1,9})\)")
+"""Statements that take so many seconds, of a load, a program or a script; at a port none do."""
 
 
 class FakeHypervisor:
@@ -63,6 +67,7 @@ class FakeHypervisor:
         self._home = home
         self._before = before
         self._loads: dict[GuestName, str] = {}
+        self._asleep: dict[GuestName, float] = {}
         self._tablespaces: dict[GuestName, bytes] = {}
         facts = {"fake": f"version {version}"}
         self._capabilities = capabilities or Capabilities("fake", "fake", facts=facts)
@@ -119,6 +124,7 @@ class FakeHypervisor:
                 raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
             self._before("commit")
             self._guests.remove(guest)
+            self._asleep.pop(guest, None)
 
     def guests(self) -> dict[GuestName, Guest]:
         """See Hypervisor."""
@@ -283,7 +289,7 @@ class FakeHypervisor:
             elif argv[0] == "adopt":
                 self._loads[guest] = guest_load.adopt(self._tablespaces[guest], execute)
             elif argv[0] == "look":
-                return self._loads[guest]
+                return "read 1\n" if self.asleep(guest) else self._loads[guest]
             elif argv[0] == "forget":
                 inside = guest_side.read_inside(record.disks)
                 if inside.follows:
@@ -315,7 +321,18 @@ class FakeHypervisor:
                 return group.regroup(record, self._alike(record), argv[1], statements)
             return fake_rejoin.rejoin(record, self._alike(record), argv[1])
 
+    def asleep(self, guest: GuestName) -> bool:
+        """Whether the server of a guest executes a ``SLEEP`` that has not ended."""
+        return time.monotonic() < self._asleep.get(guest, 0.0)
+
     def _execute(self, record: Record, statement: str) -> Result:
+        if found := _SLEEP.fullmatch(statement):
+            began = max(time.monotonic(), self._asleep.get(record.name, 0.0))
+            self._asleep[record.name] = began + int(found[1])
+            return Result()
+        return self._executed(record, statement)
+
+    def _executed(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)
         if inside.apart not in ("", "inconsistent"):
             raise NotReady(f"no SQL in {record.name}", details=["Connection refused"])

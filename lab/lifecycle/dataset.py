@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
-from lab.lifecycle.datasets.load import MASK, MEMORY, STAGE, load, size_of
+from lab.lifecycle.datasets.load import MASK, STAGE, load, loader_size, size_of
 from lab.lifecycle.datasets.made import Made, read_made, write_made
 from lab.lifecycle.datasets.masking import columns_of, require_mimesis
 from lab.lifecycle.datasets.warm import try_queries
@@ -36,7 +36,7 @@ from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
-from lab.spec import LabSpec
+from lab.spec import LabSpec, NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 
@@ -183,12 +183,13 @@ def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> Da
     return _view(ctx, record, columns=columns)
 
 
-def memory_of(store: Store, text: str) -> int:
-    """Bytes of memory of the guest that makes a dataset of a source; raises as ``foreseen``."""
-    source = sources.parse(text)
-    if isinstance(source, LabCapture):
-        return max(node.size.memory for node in store.lab_with_nodes(source.lab).plans[:1])
-    return MEMORY
+def guest_size(store: Store, text: str) -> NodeSize:
+    """The guest that makes a dataset of a source, one at a time."""
+    with suppress(LabError):  # a source that is gone fails when it is read
+        source = sources.parse(text)
+        if isinstance(source, LabCapture):
+            return store.lab_with_nodes(source.lab).plans[0].size
+    return loader_size()
 
 
 def foreseen(store: Store, text: str, upload: Path | None = None) -> int:

@@ -76,10 +76,10 @@ def up(
             for refuse in _REFUSALS:
                 with (
                     image_and_capture(ctx, plan, spec, timeout, cold=cold) as (images, capture),
-                    start_slot(ctx, warm=capture is not None and capture.warm, longest=None),
+                    start_slot(ctx, warm=capture is not None and capture.warm) as give_back,
                 ):
                     try:
-                        nodes = start_nodes(ctx, lab, spec, images, capture, timeout)
+                        nodes = start_nodes(ctx, lab, spec, images, capture, timeout, give_back)
                     except RestoreFailed as error:
                         if capture is None:
                             raise
@@ -121,11 +121,13 @@ def start_nodes(
     images: Images,
     capture: Capture | None,
     timeout: float,
+    formed: Callable[[], None] = lambda: None,
 ) -> Started:
     """Allot what the nodes of a lab need, clone their disks, and restore or boot them.
 
     All of it again, with other ports, if another program took a port since it was found free.
-    ``capture``: to clone; None boots from the disks of images. What was made stays if it fails.
+    ``capture``: to clone; None boots from the disks of images. ``formed``: see ``until_formed``.
+    What was made stays if it fails.
     """
     tries = ports.TRIES
     while True:
@@ -133,13 +135,13 @@ def start_nodes(
         nodes, plan = formation.nodes, formation.blueprint
         try:
             if capture is None:
-                deadline = form(ctx, formation, timeout)
+                deadline = form(ctx, formation, timeout, formed=formed)
                 prepared = prepare(ctx, lab, nodes)
             else:
                 prepared = clone(ctx, capture, formation)
                 deadline = Deadline.after(timeout)
                 if unformed(ctx, capture.ref):
-                    until_formed(ctx, nodes, plan, images, deadline)
+                    until_formed(ctx, nodes, plan, images, deadline, formed=formed)
                 elif not capture.warm:
                     until_back_inside(ctx, nodes, plan, images, deadline)
             return Started(nodes, plan, images, account, prepared, deadline)

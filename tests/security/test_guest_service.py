@@ -232,10 +232,11 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
         assert isinstance(started.exception(30), Interrupted)
 
 
-def test_a_slot_has_an_end(short: Path) -> None:
+def test_a_slot_has_an_end(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects from guests that say nothing at all: a slot is not theirs forever."""
+    monkeypatch.setattr(start_slots, "LONGEST", {"boot": 0.3, "restore": 0.3})
     with World(short).open() as ctx:
-        with start_slots.start_slot(ctx, longest=0.3):
+        with start_slots.start_slot(ctx):
             assert not free_slot(ctx) or start_slots.slots_here() > 1
             assert until(lambda: free_slot(ctx), Deadline.after(10), first=0.05)
         with start_slots.start_slot(ctx) as give_back:

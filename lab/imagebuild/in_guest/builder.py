@@ -28,6 +28,7 @@ from lab.imagebuild.tree import files
 from lab.names import GuestName, Owner
 from lab.paths import REACHABLE, Home, make_directory, writing
 from lab.progress import Progress
+from lab.spec import NodeSize
 from lab.storage import sparse
 from lab.units import GIB, MIB, format_size
 from lab.wait import Deadline, attempts
@@ -40,8 +41,8 @@ SPACE_NEEDED = 5 * GIB
 
 _SECONDS = 3600.0
 """What a builder may take: minutes, but an emulated one with a slow line half an hour."""
-_MEMORY = 2 * GIB
-_CPUS = 2
+SIZE = NodeSize(memory=2 * GIB, cpus=2)
+"""Of a builder."""
 _ROOM = 12 * GIB
 """Of the builder's own disk, at least: the tree, the disk made of it, the tools."""
 _SECTOR = 512
@@ -81,8 +82,8 @@ class Builder:
         return GuestSpec(
             name=name,
             tags={"home": self.home.id, "owner": str(owner), "node": "builder"},
-            memory=_MEMORY,
-            cpus=_CPUS,
+            memory=SIZE.memory,
+            cpus=SIZE.cpus,
             disks=(
                 *(Disk(path, "raw", serial) for path, serial in paths),
                 Disk(scratch / "seed.img", "raw", seed.SERIAL, readonly=True),

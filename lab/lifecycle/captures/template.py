@@ -325,9 +325,11 @@ def _make(
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        with start_slot(ctx, longest=None):  # nobody but us is in its nodes
+        given = _given(spec)
+        with start_slot(ctx, ours=not given) as give_back:
+            formed = give_back if given else lambda: None
             with _engines_failure(ctx, images.engine, spec, *late):
-                form(ctx, formation, timeout)
+                form(ctx, formation, timeout, formed=formed)
             if warm:
                 warm_up(ctx, nodes, images)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
@@ -339,6 +341,12 @@ def _make(
         failures.withdraw(ctx, images.engine.recipe)
 
 
+def _given(spec: LabSpec) -> bool:
+    """Whether a user decides what the servers of a template have, read or execute."""
+    options = spec.options
+    return bool(spec.image or options.set or options.my_cnf or options.init)
+
+
 def _engines_failure(
     ctx: Context, image: Image, spec: LabSpec, *kinds: type[LabError]
 ) -> AbstractContextManager[None]:
@@ -347,10 +355,11 @@ def _engines_failure(
     Not if the user chose the image or what its servers start with, and not if it has formed a
     cluster before: the same image works here then.
     """
-    options = spec.options
-    chosen = spec.image or options.set or options.my_cnf or options.init
-    if chosen or any(
-        r.image == image.key and r.state != "building" for r in ctx.store.templates.all()
+    # Nor if another size than usual was requested: a server may need more.
+    if (
+        _given(spec)
+        or spec.size != NodeSize(disk=spec.size.disk)
+        or any(r.image == image.key and r.state != "building" for r in ctx.store.templates.all())
     ):
         return nullcontext()
     log = ctx.home.image_log(image.key)

@@ -78,7 +78,9 @@ class Context:
     an image from a recipe.
     ``kept``: makes connections to servers that are kept; None where a question needs none.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
-    ``data``: bytes of SQL that a dataset may have; None: no limit.
+    ``data`` is called with the bytes of SQL that were read, and raises LimitReached if a dataset
+    must not have so many; None: no limit. ``warm``: seconds for queries
+    that read a dataset's data into memory.
     """
 
     settings: Settings
@@ -90,7 +92,8 @@ class Context:
     build: Build
     origin: Origin = UNKNOWN
     templates: int | None = None
-    data: int | None = None
+    data: Callable[[int], None] | None = None
+    warm: float = 900.0
     page: Page = _page
     kept: Callable[[], Kept] | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +26,7 @@ from lab.datasets.source import (
     Tpcc,
 )
 from lab.datasets.survey import suits
-from lab.errors import InvalidSpec, LimitReached
+from lab.errors import InvalidSpec
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
@@ -47,7 +48,7 @@ from lab.paths import PRIVATE, REACHABLE, make_directory, writing
 from lab.spec import NodeSize
 from lab.storage import Volume
 from lab.storage.stream import StreamReader
-from lab.units import GIB, MIB, format_size
+from lab.units import GIB, MIB
 
 _SPOOL, _MASKED = "spool", "masked"
 """Volumes with SQL."""
@@ -59,7 +60,7 @@ STAGE = "stage"
 _ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
 _STATEMENT = 64 * MIB
 """Bytes of one statement of what a token sends, at most: max_allowed_packet is rarely larger."""
-MEMORY = 1024 * MIB
+_MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
@@ -67,6 +68,8 @@ _MASK_GROWTH = 3
 """The same while they are masked, in place and each table in one transaction: with undo logs."""
 _BACKUP_GROWTH = 1.25
 """What the files of a backup grow to while they are prepared, upgraded and used."""
+_LOOK_EVERY = 64 * MIB
+"""Bytes that are written between two looks at the free space."""
 _ROOM = 3 * GIB
 """Of a disk: the system, logs, and what the server needs while it loads, in bytes."""
 
@@ -100,6 +103,7 @@ def load(ctx: Context, key: str, image: Image, made: Made, name: str, source: So
         if made.sql:
             files.append(_further(work, made.sql))
         data = _data(ctx, source, files, work, image, made, name)
+        _check_growth(ctx, source, data.size, masks=rules is not None)
         server = _loaded(ctx, Owner("image", key), image, data, rules, name)
         with ctx.progress.step("rest", "stopping the server"):
             if made.warm:
@@ -127,7 +131,7 @@ def _data(
     engine, backup, sql = image.engine, None, None
     with ctx.progress.step("read", f"reading {source}"):
         pace = Pace(ctx.progress, "read", size_of(source, files))
-        read = partial(_within, ctx, pace)
+        read = _Watch(ctx, pace)
         if isinstance(source, BackupDirectory | BackupStream):
             backup = physical.write(source, work / "backup", engine.version, read)
             if not files:
@@ -152,14 +156,23 @@ def _further(work: Path, sql: str) -> Path:
     return path
 
 
-def _within(ctx: Context, pace: Pace, done: int) -> None:
-    """So many bytes of SQL were read; raises LimitReached if the project may not have them."""
-    if ctx.data is not None and done > ctx.data:
-        raise LimitReached(
-            f"the dataset has more than {format_size(ctx.data)} of SQL, which is the limit here",
-            hint="load less, or remove datasets and labs of the project",
-        )
-    pace(done)
+@dataclass
+class _Watch:
+    """Watches how much is read: what is compressed says how much only while it is unpacked."""
+
+    ctx: Context
+    pace: Pace
+    looked: int = -_LOOK_EVERY
+
+    def __call__(self, done: int) -> None:
+        """So many bytes were read; raises LimitReached, and HostUnfit if space becomes scarce."""
+        ctx = self.ctx
+        if ctx.data is not None:
+            ctx.data(done)
+        if done - self.looked >= _LOOK_EVERY:
+            self.looked, root = done, ctx.home.root
+            host.check_space(shutil.disk_usage(root).free, ctx.settings.space_floor, root)
+        self.pace(done)
 
 
 def _loaded(
@@ -171,9 +184,7 @@ def _loaded(
     and masks, and its dump is loaded by a second one on fresh disks.
     """
     profile = ctx.settings.profile_of("")
-    # The client reads and splits the SQL beside the server, which executes it in one session.
-    cpus = min(2, host.processors())
-    size = NodeSize(memory=MEMORY, cpus=cpus, disk=_disk(ctx, image, _GROWTH * data.size))
+    size = replace(loader_size(), disk=_disk(ctx, image, _GROWTH * data.size))
     disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
     if rules is None:
         server = boot(ctx, owner, BASE, image, size, profile, disks)
@@ -245,6 +256,12 @@ def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
     return secret
 
 
+def loader_size() -> NodeSize:
+    """Memory and processors of the guest that loads; there is one at a time."""
+    # The client reads and splits the SQL beside the server, which executes it in one session.
+    return NodeSize(memory=_MEMORY, cpus=min(2, host.processors()))
+
+
 def size_of(source: Source, files: Sequence[Path]) -> int:
     """Bytes that will be read, as far as they are known before; 0: not known."""
     if isinstance(source, Sysbench | Tpcc):
@@ -264,15 +281,24 @@ def size_of(source: Source, files: Sequence[Path]) -> int:
 
 def _check_room(ctx: Context, source: Source, files: Sequence[Path], *, masks: bool) -> None:
     """Raise HostUnfit unless disk and memory are enough for a source of known size."""
+    size = size_of(source, files)
+    _check_growth(ctx, source, size, beside=size + GIB, masks=masks)
+    host.check_memory([_MEMORY], host.memory(), ctx.settings.memory_floor)
+
+
+def _check_growth(ctx: Context, source: Source, size: int, *, masks: bool, beside: int = 0) -> None:
+    """Raise HostUnfit unless there is space for what data of ``size`` become, and ``beside``."""
     growth = _BACKUP_GROWTH if isinstance(source, BackupDirectory | BackupStream) else _GROWTH
     if masks:
         growth = _MASK_GROWTH + 1  # and the masked dump, beside both
-    needed = int((1 + growth) * size_of(source, files)) + GIB
     space = ctx.storage.space()
     host.check_space(
-        space.free, ctx.settings.space_floor, ctx.home.root, needed=needed, what="the dataset"
+        space.free,
+        ctx.settings.space_floor,
+        ctx.home.root,
+        needed=int(growth * size) + beside,
+        what="the dataset",
     )
-    host.check_memory([MEMORY], host.memory(), ctx.settings.memory_floor)
 
 
 def _disk(ctx: Context, image: Image, size: int) -> int:

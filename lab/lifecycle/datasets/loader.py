@@ -270,7 +270,7 @@ def boot(
     nodes = tuple(plan_nodes(owner, [NodePlan(name, "server", size)], images))
     segment = reserve_segment(ctx, owner)
     formation = Formation(owner, images, plan, fast, nodes, segment, more=tuple(more))
-    with start_slot(ctx, longest=None):
+    with start_slot(ctx, ours=True):  # the data come later
         form(ctx, formation, ctx.settings.ready_timeout)
     return Server(ctx, nodes[0], images, segment, tuple(volume.name for volume in more))
 

@@ -45,14 +45,14 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
     }
 
     def one(node: Node) -> None:
-        def run(*argv: str, stdin: str) -> str:
+        def run(*argv: str, stdin: str, timeout: float = _SECONDS) -> str:
             channel = ctx.hypervisor.channel(node.guest)
-            said = channel.run(argv, stdin=stdin.encode(), timeout=_SECONDS, halt=ctx.progress.halt)
+            said = channel.run(argv, stdin=stdin.encode(), timeout=timeout, halt=ctx.progress.halt)
             return said.decode(errors="replace")
 
         if text := texts[images[node.image].key]:
             try:
-                run(*_QUERIES, stdin=text)
+                run(*_QUERIES, stdin=text, timeout=ctx.warm)
             except CommandFailed as error:
                 raise refused(text, error.stderr) from None
         else:
@@ -67,6 +67,6 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
 def try_queries(server: Server, text: str) -> None:
     """Raise InvalidSpec if a server with the data refuses a query."""
     try:
-        server.run(*_QUERIES, stdin=text.encode(), timeout=_SECONDS)
+        server.run(*_QUERIES, stdin=text.encode(), timeout=server.ctx.warm)
     except CommandFailed as error:
         raise refused(text, error.stderr) from None

@@ -55,7 +55,13 @@ class Formation:
     more: tuple[Volume, ...] = ()
 
 
-def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
+def form(
+    ctx: Context,
+    formation: Formation,
+    timeout: float,
+    *,
+    formed: Callable[[], None] = lambda: None,
+) -> Deadline:
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
     Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
@@ -70,16 +76,25 @@ def form(ctx: Context, formation: Formation, timeout: float) -> Deadline:
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
     deadline = Deadline.after(timeout)
-    until_formed(ctx, formation.nodes, formation.blueprint, formation.images, deadline)
+    until_formed(
+        ctx, formation.nodes, formation.blueprint, formation.images, deadline, formed=formed
+    )
     return deadline
 
 
 def until_formed(
-    ctx: Context, nodes: Sequence[Node], plan: Blueprint, images: Images, deadline: Deadline
+    ctx: Context,
+    nodes: Sequence[Node],
+    plan: Blueprint,
+    images: Images,
+    deadline: Deadline,
+    *,
+    formed: Callable[[], None] = lambda: None,
 ) -> None:
     """Have all nodes of a lab, which boot from disks of images, become what was asked for.
 
-    Raises NotReady, and InvalidSpec where servers refuse what was given to them.
+    ``formed`` is called when they are, before they execute what a user gave to them. Raises
+    NotReady, and InvalidSpec where servers refuse what was given to them.
     """
     engines, cluster = engines_of(nodes, images), GuestCluster(ctx, nodes)
     with ctx.progress.step("form", "forming the cluster"):
@@ -88,6 +103,7 @@ def until_formed(
         plan.form(cluster, engines, deadline)
         ask = through_agent(plan, ctx.hypervisor, nodes)
         until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
+        formed()
         if plan.options.init:
             initialise(cluster, plan, engines, deadline)
             until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)

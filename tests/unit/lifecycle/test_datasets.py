@@ -15,6 +15,8 @@ from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached,
 from lab.lifecycle import dataset, power
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
+from lab.lifecycle.datasets.load import _Watch
+from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
@@ -24,6 +26,7 @@ from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.progress import Event
 from lab.spec import LabSpec
+from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, Counter, World, make_image, named, raising
 from tests.unit.lifecycle.test_killed import sweep
 
@@ -262,8 +265,23 @@ def test_projects_of_the_service(ctx: Context, dump: Path) -> None:
     up(replace(ctx, origin=Origin(project="b")), named("lab-of-a"))
     with pytest.raises(NotFound, match="is gone"):
         dataset.refresh(theirs, "crm")
+
+    def within(done: int) -> None:
+        if done > 1 << 20:
+            raise LimitReached("the dataset has more than 1M of SQL")
+
     with pytest.raises(LimitReached, match="more than 1M of SQL"):
-        dataset.create(replace(ctx, data=1 << 20), "big", "generate:sysbench?tables=1&rows=9000")
+        dataset.create(replace(ctx, data=within), "big", "generate:sysbench?tables=1&rows=9000")
+
+
+def test_unpacking_leaves_space_free(ctx: Context) -> None:
+    """A small file may unpack to any size: the free space is looked at while it is written."""
+    watch = _Watch(ctx, Pace(ctx.progress, "read"))
+    watch(1)
+    watch.ctx = replace(ctx, settings=replace(ctx.settings, space_floor=1 << 60))
+    watch(63 * MIB)
+    with pytest.raises(HostUnfit, match="of disk is free"):
+        watch(65 * MIB)
 
 
 def test_an_upload(ctx: Context, dump: Path) -> None:

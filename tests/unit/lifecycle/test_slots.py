@@ -14,14 +14,15 @@ import pytest
 
 from lab.errors import Interrupted, RestoreFailed
 from lab.lifecycle import power
-from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.nodes import start_slots
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.locks.named import LockKind, held, lock
-from lab.locks.queue import ahead, ticket
+from lab.locks.queue import taken, ticket, waiting
 from lab.progress import Progress
+from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, make_template, named
 
 
@@ -82,15 +83,13 @@ def test_a_wait_is_reported_in_a_line(world: World) -> None:
 
         def until_reported() -> None:
             reported.wait(20)
-            taken.close()
+            occupied.close()
 
-        with ExitStack() as taken:
-            taken.enter_context(all_taken(ctx, "boot"))
-            place = taken.enter_context(ticket(ctx.home, "boot"))
-            assert (
-                ahead(ctx.home, "boot", start_slots.slots_here(), place + 1)
-                == start_slots.slots_here() + 1
-            )
+        with ExitStack() as occupied:
+            occupied.enter_context(all_taken(ctx, "boot"))
+            place = occupied.enter_context(ticket(ctx.home, "boot"))
+            assert waiting(ctx.home, "boot", place + 1) == 1
+            assert taken(ctx.home, "boot", start_slots.slots_here()) == start_slots.slots_here()
 
             def watch() -> None:
                 while expected not in world.notes and not reported.wait(0.05):
@@ -123,3 +122,29 @@ def test_a_cancelled_job_leaves_the_queue_at_once(world: World) -> None:
             assert isinstance(waiting.exception(5.0), Interrupted)
         finally:
             held.close()
+
+
+def test_projects_share_the_slots(world: World) -> None:
+    """Another project's lab is the next but one, however many one project requested before."""
+    order: list[str] = []
+    with world.open() as ctx, ThreadPoolExecutor(8) as threads, ExitStack() as occupied:
+        occupied.enter_context(all_taken(ctx, "boot"))
+
+        def take(project: str) -> None:
+            own = replace(ctx, progress=Progress(), origin=Origin(project))
+            with start_slots.start_slot(own):
+                order.append(project)
+
+        for _ in range(5):
+            threads.submit(take, "alpha")
+        assert until(lambda: line(ctx, "alpha") == 5 or None, Deadline.after(10))
+        done = threads.submit(take, "beta")
+        assert until(lambda: waiting(ctx.home, "boot") == 2 or None, Deadline.after(10))
+        occupied.close()
+        done.result(20)
+        assert order.index("beta") <= start_slots.slots_here()
+    assert sorted(order) == ["alpha"] * 5 + ["beta"]
+
+
+def line(ctx: Context, project: str) -> int:
+    return waiting(ctx.home, "boot", of=start_slots.line_of(project))
