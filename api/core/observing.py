@@ -119,14 +119,22 @@ class Observing:
 
         For as long as a round takes, unless a server is slow.
         """
-        self.observer.wait(names, self._settings.answer_timeout + _ROUND)
+        self.observer.wait(self._which(names), self._settings.answer_timeout + _ROUND)
+
+    def want(self, names: Collection[str]) -> bool:
+        """Note that somebody reads these labs; whether there is nothing to wait for."""
+        return self.observer.want(self._which(names))
+
+    def _which(self, names: Collection[str]) -> Mapping[str, Hashable]:
+        labs = self.labs()
+        return {name: _which(labs[name]) for name in names if name in labs}
 
     def seen(self, name: str) -> Seen | None:
         """A lab as it was seen last; None if there is no such lab."""
         found = self.labs().get(name)
         if found is None:
             return None
-        last = self.observer.last(name)
+        last = self.observer.last(name, _which(found))
         with self._lock:
             known = self._seen.get(name)
         if known is not None and known[0] is found and known[1] is last:
@@ -173,7 +181,7 @@ class Observing:
         for connections in gone:
             connections.close()
         return {
-            name: (one.lab.created_at, one.lab.state)
+            name: _which(one)
             for name, one in labs.items()
             if not one.lab.pool  # nobody reads them; who claims one asks it
         }
@@ -229,6 +237,11 @@ class Observing:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened[0].close()
+
+
+def _which(found: LabWithNodes) -> Hashable:
+    """Which lab of a name it is, and in which state it is recorded: what was seen is of that."""
+    return found.lab.created_at, found.lab.state
 
 
 def _failed(error: Exception) -> None:

@@ -74,7 +74,7 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
         look = [name for name in names[: wanted.limit] if name not in lost]
     if wait:
         observing.fresh(look)
-    elif not observing.observer.want(look):
+    elif not observing.want(look):
         return None
     items: list[Item] = []
     for name in names:

@@ -115,20 +115,20 @@ class Observer:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def last(self, name: str) -> Observation | None:
-        """The last observation of a lab that is not too old."""
+    def last(self, name: str, what: Hashable) -> Observation | None:
+        """The last observation of a lab that is not too old; ``what``: as ``known`` returns it."""
         with self._state:
             one = self._labs.get(name)
-            last = one.last if one is not None else None
+            last = one.last if one is not None and one.what == what else None
         return last if last is not None and last.at + TOO_OLD > time.time() else None
 
-    def want(self, names: Collection[str]) -> bool:
+    def want(self, labs: Mapping[str, Hashable]) -> bool:
         """Somebody reads these labs, and will again; whether all observations are fresh."""
         now, fresh = time.monotonic(), True
         with self._state:
-            for name in names:
+            for name, what in labs.items():
                 one = self._labs.get(name)
-                if one is None:
+                if one is None or one.what != what:
                     fresh = False  # it is new
                     continue
                 if one.wanted + _WATCHING < now:
@@ -139,10 +139,10 @@ class Observer:
                 self._wake()
         return fresh
 
-    def wait(self, names: Collection[str], seconds: float) -> bool:
+    def wait(self, labs: Mapping[str, Hashable], seconds: float) -> bool:
         """``want``, and wait until their observations are fresh, or for so many seconds."""
         deadline = Deadline.after(seconds)
-        while not self.want(names):
+        while not self.want(labs):
             with self._state:
                 if self._ending or deadline.passed:
                     return False

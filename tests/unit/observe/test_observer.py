@@ -12,6 +12,8 @@ from lab.observe.observer import IDLE_EVERY, Look, Observer
 from lab.observe.round import Observation, Observed
 from lab.wait import Deadline, until
 
+SHOP: Mapping[str, Hashable] = {"shop": 1}
+
 
 @dataclass
 class Labs:
@@ -51,17 +53,17 @@ def test_many_readers_cost_no_more_than_one() -> None:
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
             for _ in range(50):
-                observer.wait(["shop"], 5.0)
+                observer.wait(SHOP, 5.0)
             time.sleep(0.02)
         assert 2 <= len(labs.rounds) <= 5
-        assert observer.last("shop") is not None
+        assert observer.last("shop", 1) is not None
 
 
 def test_a_lab_that_nobody_reads_is_looked_at_rarely() -> None:
     """Protects an idle host."""
     labs = Labs({"shop": 1})
     with labs.observed() as observer:
-        assert until(lambda: observer.last("shop"), Deadline.after(10))
+        assert until(lambda: observer.last("shop", 1), Deadline.after(10))
         time.sleep(2.0)
         assert len(labs.rounds) == 1
         assert IDLE_EVERY >= 10
@@ -71,11 +73,11 @@ def test_the_first_reader_after_a_pause_gets_a_new_observation() -> None:
     """Protects from what was true ten seconds ago."""
     labs = Labs({"shop": 1})
     with labs.observed() as observer:
-        assert until(lambda: observer.last("shop"), Deadline.after(10))
+        assert until(lambda: observer.last("shop", 1), Deadline.after(10))
         time.sleep(1.2)
         asked = time.time()
-        assert observer.wait(["shop"], 10.0)
-        last = observer.last("shop")
+        assert observer.wait(SHOP, 10.0)
+        last = observer.last("shop", 1)
         assert last is not None
         assert last.at >= asked
 
@@ -86,12 +88,12 @@ def test_a_silent_lab_delays_no_other() -> None:
     labs = Labs({**there, "shop": 1})
     labs.silent = set(labs.there) - {"shop"}
     with labs.observed() as observer:
-        assert observer.wait(["shop"], 10.0)
+        assert observer.wait(SHOP, 10.0)
         began = time.monotonic()
-        assert not observer.wait(["evil1"], 0.2)
+        assert not observer.wait({"evil1": 1}, 0.2)
         assert time.monotonic() - began < 5.0
         observer.changed("shop")
-        assert observer.wait(["shop"], 10.0)
+        assert observer.wait(SHOP, 10.0)
         assert labs.rounds.count("evil1") == 1  # not asked again while it does not answer
 
 
@@ -99,12 +101,12 @@ def test_a_command_s_lab_is_looked_at_at_once() -> None:
     """Protects the answer after a verb: what was seen before it is void."""
     labs = Labs({"shop": 1})
     with labs.observed() as observer:
-        assert observer.wait(["shop"], 10.0)
+        assert observer.wait(SHOP, 10.0)
         before = len(labs.rounds)
         asked = time.time()
         observer.changed("shop")
-        assert observer.wait(["shop"], 10.0)
-        last = observer.last("shop")
+        assert observer.wait(SHOP, 10.0)
+        last = observer.last("shop", 1)
         assert last is not None
         assert last.at >= asked
         assert len(labs.rounds) == before + 1
@@ -117,7 +119,7 @@ def test_a_slow_server_is_not_asked_every_second() -> None:
     with labs.observed() as observer:
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
-            observer.want(["shop"])
+            observer.want(SHOP)
             time.sleep(0.05)
         assert len(labs.rounds) <= 2
 
@@ -126,15 +128,16 @@ def test_a_new_lab_of_an_old_name_is_not_the_old_one() -> None:
     """Protects from the state of a lab that was removed."""
     labs = Labs({"shop": 1})
     with labs.observed() as observer:
-        assert observer.wait(["shop"], 10.0)
+        assert observer.wait(SHOP, 10.0)
         labs.silent = {"shop"}
         labs.there = {"shop": 2}
         observer.changed("shop")
         assert until(lambda: len(labs.rounds) > 1 or None, Deadline.after(10))
-        assert observer.last("shop") is None
+        assert observer.last("shop", 2) is None
+        assert observer.last("shop", 1) is None
         labs.there = {}
         observer.changed("shop")
-        assert not observer.want(["shop"])
+        assert not observer.want(SHOP)
 
 
 def test_what_fails_is_reported_and_tried_again() -> None:
@@ -149,7 +152,7 @@ def test_what_fails_is_reported_and_tried_again() -> None:
     observer = Observer(lambda: labs.there, begin, labs.errors.append)
     observer.start()
     try:
-        assert observer.wait(["shop", "other"], 30.0)
+        assert observer.wait({"shop": 1, "other": 1}, 30.0)
         assert [str(error) for error in labs.errors] == ["libvirt is gone"]
     finally:
         observer.stop()
