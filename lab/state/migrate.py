@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from lab.errors import HostUnfit
+from lab.state.revision import REVISION
 
 if TYPE_CHECKING:
     from alembic.config import Config
-
-REVISION = "0019"
-"""The schema that this program works with: the head of ``migrations/versions``."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

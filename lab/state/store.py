@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from types import TracebackType
 
@@ -17,11 +16,11 @@ from lab.state.events import Events
 from lab.state.jobs import Audit, Jobs
 from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
+from lab.state.reading import together
 from lab.state.records import (
     ImageRecord,
     LabRecord,
     LabWithNodes,
-    NodeRecord,
     TemplateRecord,
     TokenRecord,
 )
@@ -106,7 +105,4 @@ class Store:
         """All labs and their nodes, by name, as of one moment; two queries."""
         with self._database.read():
             labs, nodes = self.labs.all(), self.nodes.all()
-        by_lab: dict[str, list[NodeRecord]] = defaultdict(list)
-        for node in nodes:
-            by_lab[node.lab].append(node)
-        return [LabWithNodes(lab, tuple(by_lab[lab.name])) for lab in labs]
+        return together(labs, nodes)

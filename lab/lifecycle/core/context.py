@@ -20,7 +20,7 @@ from lab.observe.account import Account
 from lab.observe.ways import Page, Rows, SqlAll, Ways
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
-from lab.state import open_store
+from lab.state import open_late
 from lab.storage import Storage
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
     """The context that ``settings`` ask for; raises HostUnfit if the host cannot do it."""
     settings.home.create()
     opened = _HYPERVISORS[hypervisor_of(settings)]
-    with open_store(settings.home) as store, opened(settings, store, Progress(listener)) as context:
+    with open_late(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
 
 

@@ -1,0 +1,75 @@
+"""Lists of labs without SQLAlchemy, whose import takes longer than all else that ``lab ls`` does.
+
+Only for reading, of a file that this version wrote last: the columns of its tables are the fields
+of the records. A test compares each with what ``Store`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+from lab.state.revision import REVISION
+
+R = TypeVar("R")
+
+_SECONDS = 10.0
+"""Seconds to wait for another process that keeps the file for itself."""
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "options": json.loads,
+    "extra": json.loads,
+    "services": json.loads,
+    "ports": json.loads,
+    "protected": bool,
+}
+"""The fields that SQLite keeps as another type."""
+
+
+def labs_with_nodes(path: Path) -> list[LabWithNodes] | None:
+    """All labs and their nodes, by name, as of one moment.
+
+    None if that file has to be opened by ``Store``: it is not there, of another version, or cannot
+    be read, for which there are messages there.
+    """
+    try:
+        with closing(
+            sqlite3.connect(f"file:{quote(str(path))}?mode=ro", timeout=_SECONDS, uri=True)
+        ) as connection:
+            connection.isolation_level = None
+            connection.execute("BEGIN")
+            found = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            if found != (REVISION,):
+                return None
+            labs = _records(connection, "SELECT * FROM labs ORDER BY name", LabRecord)
+            nodes = _records(connection, "SELECT * FROM nodes ORDER BY lab, idx", NodeRecord)
+    except sqlite3.Error:
+        return None
+    return together(labs, nodes)
+
+
+def together(labs: Iterable[LabRecord], nodes: Iterable[NodeRecord]) -> list[LabWithNodes]:
+    """Labs, each with its nodes."""
+    by_lab: dict[str, list[NodeRecord]] = defaultdict(list)
+    for node in nodes:
+        by_lab[node.lab].append(node)
+    return [LabWithNodes(lab, tuple(by_lab[lab.name])) for lab in labs]
+
+
+def _records(connection: sqlite3.Connection, query: str, record: Callable[..., R]) -> list[R]:
+    rows = connection.execute(query)
+    names = [column[0] for column in rows.description]
+    read = [(at, _READ[name]) for at, name in enumerate(names) if name in _READ]
+    found = []
+    for row in rows:
+        values = list(row)
+        for at, how in read:
+            values[at] = how(values[at])
+        found.append(record(**dict(zip(names, values, strict=True))))
+    return found

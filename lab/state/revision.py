@@ -1,0 +1,6 @@
+"""Which schema this program works with; it can be compared without SQLAlchemy."""
+
+from __future__ import annotations
+
+REVISION = "0019"
+"""The head of ``migrations/versions``."""
