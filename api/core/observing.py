@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -114,26 +114,25 @@ class Observing:
             self._lost = time.monotonic(), found
         return found
 
-    def fresh(self, names: Collection[str]) -> None:
+    def fresh(self, labs: Iterable[LabWithNodes]) -> None:
         """Wait until labs are observed, where nobody has read them for a while, or just changed.
 
         For as long as a round takes, unless a server is slow.
         """
-        self.observer.wait(self._which(names), self._settings.answer_timeout + _ROUND)
+        self.observer.wait(_which_of(labs), self._settings.answer_timeout + _ROUND)
 
-    def want(self, names: Collection[str]) -> bool:
+    def want(self, labs: Iterable[LabWithNodes]) -> bool:
         """Note that somebody reads these labs; whether there is nothing to wait for."""
-        return self.observer.want(self._which(names))
-
-    def _which(self, names: Collection[str]) -> Mapping[str, Hashable]:
-        labs = self.labs()
-        return {name: _which(labs[name]) for name in names if name in labs}
+        return self.observer.want(_which_of(labs))
 
     def seen(self, name: str) -> Seen | None:
         """A lab as it was seen last; None if there is no such lab."""
         found = self.labs().get(name)
-        if found is None:
-            return None
+        return None if found is None else self.seen_of(found)
+
+    def seen_of(self, found: LabWithNodes) -> Seen:
+        """A lab of that record as it was seen last."""
+        name = found.lab.name
         last = self.observer.last(name, _which(found))
         with self._lock:
             known = self._seen.get(name)
@@ -242,6 +241,10 @@ class Observing:
 def _which(found: LabWithNodes) -> Hashable:
     """Which lab of a name it is, and in which state it is recorded: what was seen is of that."""
     return found.lab.created_at, found.lab.state
+
+
+def _which_of(labs: Iterable[LabWithNodes]) -> Mapping[str, Hashable]:
+    return {one.lab.name: _which(one) for one in labs}
 
 
 def _failed(error: Exception) -> None:

@@ -68,10 +68,10 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
     if labs is None or lost is None:
         return None
     names = _visible(labs, lost, caller, wanted)
-    look = [name for name in names if name not in lost]
+    look = [labs[name] for name in names if name not in lost]
     if wanted.state is None:
         names = names[: wanted.limit + 1]
-        look = [name for name in names[: wanted.limit] if name not in lost]
+        look = [labs[name] for name in names[: wanted.limit] if name not in lost]
     if wait:
         observing.fresh(look)
     elif not observing.want(look):
@@ -79,11 +79,11 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
     items: list[Item] = []
     for name in names:
         if name in lost:
-            item: Item | None = Item(lost[name])
+            item = Item(lost[name])
         else:
-            seen = observing.seen(name)
-            item = Item(seen.view, seen) if seen is not None else None
-        if item is not None and wanted.state in (None, item.view.state):
+            seen = observing.seen_of(labs[name])
+            item = Item(seen.view, seen)
+        if wanted.state in (None, item.view.state):
             items.append(item)
         if len(items) > wanted.limit:
             break

@@ -252,12 +252,11 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
     record = core.store.labs.find(name)
     if record is not None or caller.project is not None:
         record = caller.lab(core, name)
-        core.observing.fresh([name])
+        core.observing.fresh(one for one in [core.observing.labs().get(name)] if one)
         found = core.observing.seen(name)
-        if found is None:  # it was removed meanwhile
-            caller.lab(core, name)
-        else:
+        if found is not None:
             return Lab.of(found.view, found.record, login=login), found.record
+        caller.lab(core, name)  # it was removed meanwhile
     with core.contexts.use() as ctx:
         view = inspect.lab(ctx, name)
     return Lab.of(view, record, login=login), record

@@ -1,6 +1,7 @@
 """The connection to the state: opening, transactions, and translated errors.
 
-What differs between SQLite and PostgreSQL is in this file, and in ``reading``, which is of SQLite alone. On both,
+What differs between SQLite and PostgreSQL is in this file, and in ``reading``, which is of SQLite
+alone. On both,
 transactions that write run one after the other, so that "look, then write" is atomic
 between processes without retries.
 """

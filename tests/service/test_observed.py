@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import statistics
 import threading
 import time
 from collections import Counter
@@ -130,24 +131,25 @@ def test_a_flood_of_lists_leaves_threads_for_others(here: Site, servers: Servers
     """Protects all tokens from one: it has some threads, and none of those that check tokens."""
     alpha, beta = here.token("a", project="alpha"), here.token("b", project="beta")
     servers.silence(here.make("evil", token=alpha))
-    quiet = max(seconds(here, "/v1/host", beta) for _ in range(3))
-    over = threading.Event()
+    over, own = threading.Event(), list[float]()
     port = here.listening.getsockname()[1]
 
     def flood() -> None:
         headers = {"Authorization": f"Bearer {alpha}"}
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
             while not over.is_set():
+                began = time.monotonic()
                 connection.request("GET", "/v1/labs?state=ready", headers=headers)
                 connection.getresponse().read()
+                own.append(time.monotonic() - began)
 
     with ThreadPoolExecutor(190) as pool:
         floods = [pool.submit(flood) for _ in range(190)]
         try:
             time.sleep(1.0)
-            # On a busy host all takes longer, so it does when nobody else asks.
-            limit = 1.0 + 10 * quiet
-            assert min(seconds(here, "/v1/host", beta) for _ in range(3)) < limit
+            found = min(seconds(here, "/v1/host", beta) for _ in range(3))
+            # On a busy host all takes longer: the flood's own requests do as well.
+            assert found < max(1.0, 3 * statistics.median(own))
         finally:
             over.set()
         assert all(one.exception() is None for one in floods)
