@@ -17,6 +17,7 @@ from bench import (
     firmware,
     machine,
     measure,
+    readers,
     report,
     service,
     topologies,
@@ -126,6 +127,9 @@ _PARTS: dict[str, _Measure] = {
         home, runs.datasets, runs.megabytes, log
     ),
     "topologies": lambda home, _, runs, log, __: topologies.topologies(home, runs.topologies, log),
+    "readers": lambda home, other, runs, log, _: readers.readers(
+        home, other, runs.readers, runs.polled, log
+    ),
 }
 
 

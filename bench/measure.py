@@ -41,6 +41,9 @@ class Runs:
     captures: int = 5
     datasets: int = 5
     topologies: int = 5
+    readers: int = 5
+    polled: float = 60.0
+    """Seconds for which clients poll."""
     megabytes: int = 1000
     """Of SQL, in the dataset."""
 
@@ -59,6 +62,8 @@ QUICK = Runs(
     captures=1,
     datasets=1,
     topologies=1,
+    readers=1,
+    polled=10.0,
     megabytes=100,
 )
 

@@ -15,6 +15,7 @@ TITLES = {
     "captures": "Captures",
     "datasets": "Datasets",
     "topologies": "Topologies",
+    "readers": "Readers",
 }
 """The parts of the benchmark, and their sections of the page."""
 _MACHINE = "The machine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,13 @@ _START_SECONDS = 60.0
 @contextmanager
 def serving(home: Home) -> Iterator[str]:
     """``lab serve`` in ``home`` for the block: its URL. Raises Failed if it does not start."""
+    with served(home) as (url, _):
+        yield url
+
+
+@contextmanager
+def served(home: Home) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``serving``, with its process."""
     with ended(home.start("serve", "--port", "0", quiet=False)) as process:
         said: list[str] = []
         known = threading.Event()
@@ -41,7 +49,7 @@ def serving(home: Home) -> Iterator[str]:
         urls = [line.split(_SERVING)[1].split()[0] for line in said if _SERVING in line]
         if not urls:
             raise Failed(f"lab serve did not start: {''.join(said[-3:])}")
-        yield urls[0]
+        yield urls[0], process
 
 
 def over_http(home: Home, runs: int, log: Log) -> list[Figure]:

@@ -1,0 +1,205 @@
+"""What those who read cost: programs that poll the service, pages that are open, ``lab ls``."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.figures import Figure, Target
+from bench.labs import Failed, Home
+from bench.measure import UP, Log, labs_removed
+from bench.service import served
+from lab.client import Client
+from lab.paths import Home as LabHome
+from lab.units import MIB
+
+CLIENTS = 20
+REAL = 3
+FAKES = 100
+PAGES = 50
+_FAKE = {"LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake"}
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def readers(home: Home, other: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
+    """All of it; ``other``: a home for labs of fakes. ``seconds``: how long clients poll."""
+    return [
+        *_real(home, runs, seconds, log),
+        *_fakes(replace(other, env=_FAKE), seconds, log),
+    ]
+
+
+def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
+    listed: list[float] = []
+    rates: list[float] = []
+    slowest: list[float] = []
+    alone: list[float] = []
+    beside: list[float] = []
+    shares: list[float] = []
+    pages: list[float] = []
+    with log.attempt(f"{CLIENTS} clients, {REAL} labs"), labs_removed(home):
+        home.run("template", "build", "single")
+        for number in range(1, REAL + 1):
+            home.run(*UP, "--name", home.name(number))
+        listed += [home.run("ls").seconds for _ in range(max(runs, 3))]
+        token = LabHome(home.root).admin_token
+        with served(home) as (url, process), Client(url, token.read_text().strip()) as client:
+            client.labs()
+            time.sleep(5.0)  # nobody reads any more
+            before, began = _cpu(process), time.monotonic()
+            time.sleep(seconds / 2)
+            shares.append(100 * (_cpu(process) - before) / (time.monotonic() - began) / REAL)
+            alone += [_single(client, home) for _ in range(runs)]
+            with _polling(url, token, "/v1/labs", CLIENTS) as answered:
+                began = time.monotonic()
+                beside += [_single(client, home) for _ in range(runs)]
+                time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+            rates.append(answered.rate)
+            slowest.append(answered.p99)
+            lab = home.name(1)
+            one = _questions(home, lab, url, token, 1, seconds / 4)
+            pages.append(_questions(home, lab, url, token, PAGES, seconds / 4) / max(one, 1.0))
+    lasts = f"{seconds:g} s"
+    ratio = statistics.median(beside) / statistics.median(alone) if alone and beside else None
+    return [
+        Figure(
+            f"`lab ls`, {REAL} labs of 3 nodes", "s", tuple(listed), Target(0.25),
+            "process start to exit; all nodes are asked",
+        ),
+        Figure(
+            f"answers to `GET /v1/labs`, {CLIENTS} clients, {REAL} labs of 3 nodes", "1/s",
+            tuple(rates), Target(500, at_least=True), f"each asks again at once, for {lasts}",
+        ),
+        Figure("the same: 99 of 100 answers within", "s", tuple(slowest), Target(0.05)),
+        Figure(
+            "warm `single` by `POST /v1/labs` meanwhile, to one without", "x",
+            () if ratio is None else (ratio,), Target(1.3), f"medians of {runs}",
+        ),
+        Figure(
+            "processor time of the service for an idle lab of 3 nodes", "%", tuple(shares),
+            Target(1), f"of one core, over {seconds / 2:g} s in which nobody reads",
+        ),
+        Figure(
+            f"statements that a server gets, {PAGES} open pages to one", "x", tuple(pages),
+            Target(1.2), "each is fetched again every second",
+        ),
+    ]  # fmt: skip
+
+
+def _fakes(home: Home, seconds: float, log: Log) -> list[Figure]:
+    rates, slowest = [], []
+    with log.attempt(f"{CLIENTS} clients, {FAKES} labs of fakes"), served(home) as (url, _):
+        token = LabHome(home.root).admin_token
+        with Client(url, token.read_text().strip()) as client:
+            for number in range(1, FAKES + 1):
+                client.create("galera", nodes=3, name=home.name(number), memory=384 * MIB)
+        with _polling(url, token, "/v1/labs", CLIENTS) as answered:
+            time.sleep(seconds)
+        rates.append(answered.rate)
+        slowest.append(answered.p99)
+    name = f"answers to `GET /v1/labs`, {CLIENTS} clients, {FAKES} labs"
+    note = "labs of fakes, without guests; an answer has all of them"
+    return [
+        Figure(name, "1/s", tuple(rates), Target(200, at_least=True), note),
+        Figure("the same: 99 of 100 answers within", "s", tuple(slowest)),
+    ]
+
+
+def _single(client: Client, home: Home) -> float:
+    began = time.perf_counter()
+    lab = client.create("single", name=home.name(9))
+    took = time.perf_counter() - began
+    client.delete(lab.name)
+    if lab.started != "warm":
+        raise Failed(f"{lab.name} started {lab.started}")
+    return took
+
+
+class _Answered:
+    """What clients got: answers a second, and the time within which 99 of 100 came."""
+
+    rate = 0.0
+    p99 = 0.0
+
+
+@contextmanager
+def _polling(
+    url: str, token: Path, path: str, clients: int, pause: float = 0.0
+) -> Iterator[_Answered]:
+    """Clients in a process of their own that ask again and again during the block."""
+    found = _Answered()
+    words = [url, str(token), path, str(clients), str(pause)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.readers", *words],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield found
+        out, _ = process.communicate("\n", timeout=60)
+    said = json.loads(out)
+    found.rate, found.p99 = said["rate"], said["p99"]
+
+
+def _poll(url: str, token: Path, path: str, clients: int, pause: float) -> None:
+    """Ask until a line comes; print how it went."""
+    parts, over = urlsplit(url), threading.Event()
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    times: list[float] = []
+
+    def one() -> None:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        while not over.wait(pause) if pause else not over.is_set():
+            began = time.perf_counter()
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 200:
+                raise Failed(f"{path}: {answer.status}")
+            times.append(time.perf_counter() - began)
+        connection.close()
+
+    threads = [threading.Thread(target=one) for _ in range(clients)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    sys.stdin.readline()
+    over.set()
+    for thread in threads:
+        thread.join()
+    took = time.monotonic() - began
+    times.sort()
+    p99 = times[int(len(times) * 0.99)] if times else 0.0
+    sys.stdout.write(json.dumps({"rate": len(times) / took, "p99": p99}))
+
+
+def _questions(home: Home, lab: str, url: str, token: Path, pages: int, seconds: float) -> float:
+    """Statements that the first server of a lab got while so many pages were open."""
+    with _polling(url, token, f"/v1/labs/{lab}", pages, pause=1.0):
+        before = _counted(home, lab)
+        time.sleep(seconds)
+        return _counted(home, lab) - before
+
+
+def _counted(home: Home, lab: str) -> float:
+    rows = home.run("sql", lab, "-e", "SHOW GLOBAL STATUS LIKE 'Questions'", "-o", "json").value
+    return float(rows[0]["Value"])
+
+
+def _cpu(process: subprocess.Popen[str]) -> float:
+    """Seconds of processor time that a process has had."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+if __name__ == "__main__":
+    _poll(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
