@@ -182,27 +182,28 @@ class _Question:
 
     def __init__(self, nodes: int, node: Target, plan: Blueprint, ask: Ask, last: Deadline) -> None:
         self._nodes, self._node, self._plan, self._put, self._last = nodes, node, plan, ask, last
-        self.slow = False
+        self.slow = self._late = False
 
     def answer(self) -> Observed:
         """The answer, or its absence as the node's state."""
         try:
             while True:
-                self.slow = False
+                self._late = False
                 asked = ask_node(self._node, self._nodes, self._plan, self._ask, THROUGH_PORT)
-                if not self.slow or self._last.passed:
+                if not self._late or self._last.passed:
                     break
         except (LabError, OSError) as error:
             return _silent(self._nodes, self._node, self._plan, str(error))
         found = tuple(found for found, _ in asked.requirements)
         state = node_state(asked.requirements)
-        return Observed(state, found, asked.role, asked.position, slow=self.slow)
+        return Observed(state, found, asked.role, asked.position, slow=self._late)
 
     def _ask(self, node: Target) -> Mapping[str, str]:
         try:
             return self._put(node)
         except NotReady as error:
-            self.slow = error.begun
+            self._late = error.begun
+            self.slow = self.slow or error.begun
             raise
 
 

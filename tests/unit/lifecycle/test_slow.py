@@ -14,7 +14,7 @@ import pytest
 from lab.errors import NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.up import up
 from lab.observe.account import Account
@@ -91,3 +91,21 @@ def test_a_wait_ends_in_time_however_slow_a_server_is(ctx: Context) -> None:
 def _never(*_: object, timeout: float, **__: object) -> list[Rows]:
     time.sleep(timeout)
     raise NotReady("no SQL", begun=True)
+
+
+def test_a_look_waits_for_a_server_that_began_to_answer(tmp_path: Path) -> None:
+    """Protects `lab ls` on busy hosts: what `up` found ready is not `unreachable` after it."""
+    limit = WORK * 0.8
+    with World(tmp_path).open() as ctx:
+        up(ctx, LabSpec("single", name="shop", size=SIZE))
+        hurried = replace(ctx, settings=replace(ctx.settings, answer_timeout=limit))
+        assert lab(replace(hurried, sql_all=Busy(ctx)), "shop").state == "ready"
+        for never, seconds in ((_never, 4 * limit), (_silent, limit)):
+            began = time.monotonic()
+            assert lab(replace(hurried, sql_all=never), "shop").state == "unreachable"
+            assert time.monotonic() - began < seconds + 4 * WORK  # the rest is for a busy host
+
+
+def _silent(*_: object, timeout: float, **__: object) -> list[Rows]:
+    time.sleep(timeout)
+    raise NotReady("no SQL")
