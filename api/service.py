@@ -62,7 +62,7 @@ class Service:
             ctx.hypervisor.capabilities()
         for pool in core.pool.pools:
             pools.check(core.settings, pool.spec)
-        webhooks.open_webhook(core.settings.serve)
+        webhooks.open_webhook(core.settings.serve, core.metrics.dropped)
         self.jobs.open()
         core.pool.wake.set()  # the pools are checked at once
         core.observing.observer.start()

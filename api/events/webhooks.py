@@ -1,7 +1,8 @@
 """Messages about labs to a webhook: signed, and repeated until one is acknowledged.
 
 A message is a workflow of DBOS whose id is derived from its event, so it is sent once however often
-it is requested, and resumed after the service was interrupted.
+it is requested, and resumed after the service was interrupted. Messages wait in a queue of DBOS,
+and few are sent at the same time: a webhook that is down keeps no more threads than that.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import http.client
 import json
 import time
 import urllib.parse
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dbos import DBOS, SetWorkflowID
+from dbos import DBOS, Queue, SetWorkflowID
 
 from lab.api.telemetry.logs import log
 from lab.errors import HostUnfit
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 Word = Literal["ready", "failed", "removed", "expiring", "refreshed"]
 
 _NAME = "webhook"
+_SENDERS = 4
+"""Messages that are sent, or wait for their next try, at the same time."""
+_POLL = 0.25
+_WAITING = 1000
+"""Messages that may wait for these; the oldest are dropped for more."""
 _AT_ONCE = 200
 _TIMEOUT = 10.0
 _TRIES = 10
@@ -37,6 +44,7 @@ _FIRST_PAUSE = 1.0
 """Seconds; each pause is twice the one before, so that the last try is 8 minutes later."""
 
 _hook: Webhook | None = None
+_queue: Queue | None = None
 
 
 class NotDelivered(Exception):
@@ -63,9 +71,13 @@ def _send(message: dict[str, Any]) -> None:
 class Webhook:
     """The destination of messages; ``secret`` signs them."""
 
-    def __init__(self, url: str, secret: bytes) -> None:
+    def __init__(self, url: str, secret: bytes, dropped: Callable[[int], None]) -> None:
         self._url = url
         self._secret = secret
+        self.dropped = dropped
+        """Called with the number of messages that are not sent, since too many wait."""
+        self.added = 0
+        """Messages since the queue's length was last looked at."""
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message once; raises NotDelivered."""
@@ -97,8 +109,11 @@ def sign(secret: bytes, body: bytes, at: int) -> str:
     return f"t={at},v1={found.hexdigest()}"
 
 
-def open_webhook(serve: Serve) -> None:
-    """Send messages to the webhook of ``serve``, if there is one; raises HostUnfit."""
+def open_webhook(serve: Serve, dropped: Callable[[int], None]) -> None:
+    """Send messages to the webhook of ``serve``, if there is one; raises HostUnfit.
+
+    ``dropped``: see ``Webhook``.
+    """
     global _hook  # noqa: PLW0603  # workflows are stored, so they must not hold secrets
     _hook = None
     if not serve.webhook:
@@ -112,7 +127,20 @@ def open_webhook(serve: Serve) -> None:
         ) from error
     if len(secret) < 16:
         raise HostUnfit("webhook_secret is too short", hint="16 characters at least")
-    _hook = Webhook(serve.webhook, secret)
+    _hook = Webhook(serve.webhook, secret, dropped)
+
+
+def open_queue() -> None:
+    """Begin to send what waits, once DBOS runs."""
+    global _queue  # noqa: PLW0603  # as of DBOS, there is one in a process
+    _queue = None
+    if _hook is not None:
+        _queue = DBOS.register_queue(
+            _NAME,
+            worker_concurrency=_SENDERS,
+            polling_interval_sec=_POLL,
+            on_conflict="always_update",
+        )
 
 
 def ended(job: JobRecord) -> None:
@@ -161,8 +189,26 @@ def prune(before: float) -> None:
 
 
 def _begin(identity: str, message: dict[str, Any]) -> None:
-    if _hook is None:
+    if _hook is None or _queue is None:
         return
     log.info("webhook", extra={"event": message["event"], "lab": message["lab"]})
     with SetWorkflowID(identity):
-        DBOS.start_workflow(_deliver, message)
+        _queue.enqueue(_deliver, message)
+    _hook.added += 1
+    if _hook.added >= _WAITING // 20:
+        _hook.added = 0
+        _drop(_hook)
+
+
+def _drop(hook: Webhook) -> None:
+    """Cancel the oldest messages if too many wait."""
+    waiting = DBOS.list_workflows(
+        name=_NAME, queue_name=_NAME, status="ENQUEUED", load_input=False, load_output=False
+    )
+    old = [one.workflow_id for one in waiting[: max(0, len(waiting) - _WAITING)]]
+    if old:
+        DBOS.cancel_workflows(old)
+        hook.dropped(len(old))
+        log.warning(
+            "messages to the webhook are dropped: too many wait", extra={"dropped": len(old)}
+        )

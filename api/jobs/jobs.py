@@ -54,6 +54,8 @@ from lab.units import format_duration
 
 _OVERDUE = 30.0
 """Seconds after which a queued job without a workflow is started again."""
+_THREADS = 512
+"""Jobs that run, or wait for room, at the same time; each has a thread."""
 _HALT_EVERY = 0.25
 _WARM = 60.0
 """Seconds for the queries of a project that read its data into memory."""
@@ -161,11 +163,13 @@ class Jobs:
             application_version=_VERSION,
             executor_id="lab",
             log_level="WARNING",
+            max_executor_threads=_THREADS,
         )
         _running = self
         try:
             DBOS(config=config)
             DBOS.launch()
+            webhooks.open_queue()
         except Exception as error:
             _running = None
             log.debug("DBOS does not start", exc_info=error)

@@ -127,13 +127,18 @@ def _datasets(core: Core, project: str) -> list[ImageRecord]:
 
 
 def data_of(core: Core, project: str) -> int:
-    """Bytes on disk of a project's datasets and uploads, and of datasets that are being made.
+    """Bytes on disk of a project's datasets and uploads, and of datasets that are being made."""
+    return _loaded(core, project) + uploaded(core, project)
+
+
+def _loaded(core: Core, project: str) -> int:
+    """Bytes of a project's datasets, and of those that are being made.
 
     Of these: what is foreseen, or what has been read by now if that is more.
     """
     records = _datasets(core, project)
     sizes = {r.dataset: r.size for r in records}  # of the latest
-    total = sum(record.size for record in records) + uploaded(core, project)
+    total = sum(record.size for record in records)
     for job in core.store.jobs.open(project):
         size = 0
         if job.kind == "create-dataset" and not job.facts.get("upload"):
@@ -160,9 +165,9 @@ def room_for_uploads(core: Core, token: TokenRecord) -> float:
     """Bytes that all uploads of a token's project may have by its quota; infinite without one."""
     if token.max_disk is None:
         return math.inf
-    others = data_of(core, token.project) - uploaded(core, token.project)
     labs = _all(core, token.project, snapshots_of(core, token.project)).values()
-    return max(0, token.max_disk - others - sum(one.all_disks for one in labs))
+    others = _loaded(core, token.project) + sum(one.all_disks for one in labs)
+    return max(0, token.max_disk - others)
 
 
 def check_dataset(core: Core, token: TokenRecord, project: str, size: int) -> None:

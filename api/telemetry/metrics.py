@@ -57,6 +57,9 @@ class Metrics:
             "lab_job_errors", "Jobs that failed", ("kind", "error"), registry=registry
         )
         self._expired = Counter("lab_leases_expired", "Labs that expired", registry=registry)
+        self._dropped = Counter(
+            "lab_webhook_dropped", "Messages not sent: too many waited", registry=registry
+        )
         self._lookups = Counter(
             "lab_template_lookups", "Labs cloned; a miss: the template had to be created first",
             ("result",), registry=registry,
@@ -115,6 +118,10 @@ class Metrics:
             self._errors.labels(job.kind, job.error["type"]).inc()
         if job.kind == "expire" and job.state == "succeeded":
             self._expired.inc()
+
+    def dropped(self, count: int) -> None:
+        """So many messages to the webhook were dropped."""
+        self._dropped.inc(count)
 
     def claimed(self, seconds: float) -> None:
         """A request was served from a pool, ``seconds`` after it was received."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from dbos import DBOS
 
+from lab.api.events import webhooks
+from lab.state.records import JobRecord
 from lab.wait import Deadline, until
 from tests.support.serve_world import site
 
@@ -92,3 +95,32 @@ def test_refreshes_have_messages(tmp_path: Path, hook: tuple[str, list[str]]) ->
         assert here.ask("POST", "/v1/datasets/bench/refresh?wait=60").status_code == 404
         wanted = ["failed bench", "ready origin", "refreshed bench@2", "removed origin"]
         assert until(lambda: sorted(heard) == wanted or None, Deadline.after(20)), heard
+
+
+def test_a_webhook_that_is_down_keeps_few_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the service's threads; the oldest of too many messages are dropped, and counted."""
+    monkeypatch.setattr(webhooks, "_WAITING", 100)
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef\n")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret)}
+        with site(tmp_path / "home", **sending, sweep=3600.0) as here:
+            assert here.service.core.ready.is_set()
+            assert webhooks._hook is not None
+            counts: list[int] = []
+            webhooks._hook.dropped = counts.append
+            before = threading.active_count()
+            for number in range(200):
+                record = JobRecord(
+                    f"job-{number}", "create", f"lab-{number}", "shop", "", "failed", "", 1.0
+                )
+                webhooks.ended(record)
+            assert threading.active_count() - before < 20
+            waiting = DBOS.list_workflows(name="webhook", status="ENQUEUED")
+            assert 90 <= len(waiting) <= 105
+            assert waiting[-1].workflow_id == "webhook-job-199"
+            assert sum(counts) >= 90
