@@ -22,6 +22,7 @@ from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lost, subject, view_of
+from lab.lifecycle.nodes.standing import remember
 from lab.locks.named import held
 from lab.names import GuestName
 from lab.observe.observer import Look, Observer
@@ -139,6 +140,8 @@ class Observing:
         if known is not None and known[0] is found and known[1] is last:
             return known[2]
         seen = Seen(found.lab, view_of(self._settings, found, last))
+        if last is not None:
+            remember(self._store, found, last)
         with self._lock:
             self._seen[name] = (found, last, seen)
         return seen

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
+from lab.blueprints import Known
 from lab.lifecycle.core.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.observe.states import NodeState
@@ -216,6 +217,10 @@ class Node(BaseModel):
         ),
     ]
     observed_at: Annotated[Time | None, Field(description=_OBSERVED)]
+    role_known: Annotated[
+        Known,
+        Field(description="Empty: it has the role now; else it had it once, or was made in it."),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -238,6 +243,7 @@ class Node(BaseModel):
             position=view.position,
             behind=view.behind,
             observed_at=view.observed_at,
+            role_known=view.role_known,
         )
 
 
@@ -247,6 +253,10 @@ class Link(BaseModel):
     source: Annotated[str, Field(examples=["n1"])]
     replica: Annotated[str, Field(examples=["n2"])]
     kind: Annotated[str, Field(description="Such as semi-sync; empty: asynchronous.")]
+    known: Annotated[
+        Known,
+        Field(description="Empty: the replica said so; else that it said so once, or never did."),
+    ]
 
 
 class Lab(BaseModel):
@@ -307,6 +317,9 @@ class Lab(BaseModel):
     ready_seconds: Annotated[float, Field(description="Duration of its last start, in seconds.")]
     job: Annotated[str, Field(description="The job that created it.")]
     observed_at: Annotated[Time | None, Field(description=_OBSERVED)]
+    interrupted: Annotated[
+        str, Field(description="What was interrupted, and what completes it; else empty.")
+    ]
     connection: Connection | None
 
     @staticmethod
@@ -329,13 +342,15 @@ class Lab(BaseModel):
             endpoints={name: list(nodes) for name, nodes in view.endpoints.items()},
             addresses={name: list(places) for name, places in view.addresses.items()},
             links=[
-                Link(source=one.source, replica=one.replica, kind=one.kind) for one in view.links
+                Link(source=one.source, replica=one.replica, kind=one.kind, known=one.known)
+                for one in view.links
             ],
             image=view.image,
             template=view.template,
             parent=view.parent,
             profile=view.profile,
             started=view.started,
+            interrupted=view.interrupted,
             why_cold=view.why_cold,
             memory=view.memory,
             cpus=view.cpus,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.api.http.models import Lab, Node
-from lab.blueprints import Link
+from lab.blueprints import Link, gtid
 from lab.lifecycle.core.views import topology
 
 WIDE, HIGH = 190, 62
 """Of a box, in the units of the picture."""
 _ACROSS, _DOWN, _EDGE = 110, 22, 14
+_ROOM = 27
+"""Characters of a line in a box."""
 _CLUSTERED = ("member", "primary", "secondary")
 """Roles of nodes that are one cluster."""
 
@@ -23,15 +25,30 @@ class Box:
     y: int
     node: Node
 
+    @property
+    def role(self) -> str:
+        """Its role, and how that is known where it was not observed."""
+        known = self.node.role_known
+        return f"{self.node.role} ({known})" if known else self.node.role
+
+    @property
+    def position(self) -> str:
+        """What it has executed, in as many characters as a box has room for."""
+        return gtid.shown(self.node.position, _ROOM)
+
 
 @dataclass(frozen=True)
 class Arrow:
-    """A link. ``path``: as the attribute ``d`` of SVG; the text is at ``x``, ``y``."""
+    """A link. ``path``: as the attribute ``d`` of SVG; the text is at ``x``, ``y``.
+
+    ``known``: how it is known where it was not observed; else empty.
+    """
 
     path: str
     x: int
     y: int
     text: str
+    known: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,7 @@ class Picture:
 
 def picture(lab: Lab) -> Picture:
     """The picture of a lab with nodes."""
-    links = [Link(one.source, one.replica, one.kind) for one in lab.links]
+    links = [Link(one.source, one.replica, one.kind, one.known) for one in lab.links]
     nodes = {node.name: node for node in lab.nodes}
     places = [place for place in topology(list(nodes), links) if not place.again]
     boxes: dict[str, Box] = {}
@@ -58,7 +75,7 @@ def picture(lab: Lab) -> Picture:
         x = _EDGE + place.depth * (WIDE + _ACROSS)
         boxes[place.name] = Box(x, _EDGE + row * (HIGH + _DOWN), nodes[place.name])
     arrows = tuple(
-        _arrow(boxes[link.source], boxes[link.replica], link.kind)
+        _arrow(boxes[link.source], boxes[link.replica], link)
         for link in links
         if link.source in boxes and link.replica in boxes
     )
@@ -80,16 +97,18 @@ def _frame(boxes: dict[str, Box]) -> tuple[int, int, int, int] | None:
     return left, top, right + half - left, bottom + half - top
 
 
-def _arrow(source: Box, replica: Box, kind: str) -> Arrow:
+def _arrow(source: Box, replica: Box, link: Link) -> Arrow:
     behind = replica.node.behind
-    text = ", ".join(filter(None, (kind, f"{behind} behind" if behind else "")))
+    text = ", ".join(filter(None, (link.kind, link.known, f"{behind} behind" if behind else "")))
     if replica.x > source.x:  # from the right side to the left
         x, y = source.x + WIDE, source.y + HIGH // 2
         to_x, to_y = replica.x, replica.y + HIGH // 2
-        return Arrow(f"M{x} {y} L{to_x - 8} {to_y}", to_x - _ACROSS // 2, to_y - 8, text)
+        return Arrow(
+            f"M{x} {y} L{to_x - 8} {to_y}", to_x - _ACROSS // 2, to_y - 8, text, link.known
+        )
     # Back, as in a ring: from below one box to below the other.
     x, y = source.x + WIDE // 2, source.y + HIGH
     to_x, to_y = replica.x + WIDE // 2, replica.y + HIGH
     low = max(y, to_y) + _DOWN
     path = f"M{x} {y} L{x} {low} L{to_x} {low} L{to_x} {to_y + 8}"
-    return Arrow(path, (x + to_x) // 2, low - 6, text)
+    return Arrow(path, (x + to_x) // 2, low - 6, text, link.known)

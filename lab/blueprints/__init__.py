@@ -196,13 +196,22 @@ class Endpoint:
     service: str = "sql"
 
 
+Known = Literal["", "last known", "planned"]
+"""How what a view says is known: from the last question, an earlier one, or from none."""
+
+
 @dataclass(frozen=True)
 class Link:
-    """A node, by name, that receives what another commits. ``kind``: such as ``semi-sync``."""
+    """A node, by name, that receives what another commits. ``kind``: such as ``semi-sync``.
+
+    ``known``: empty if the replica itself said so when it was asked; else ``last known``: it said
+    so once; or ``planned``: it was never asked.
+    """
 
     source: str
     replica: str
     kind: str = ""
+    known: Known = ""
 
 
 def writers_of(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
@@ -363,8 +372,14 @@ class Blueprint(Protocol):
         An empty answer is that of a node which does not answer, while another one takes writes.
         """
 
+    def follows(self, role: str) -> bool:
+        """Whether a node that was planned for ``role`` may replicate from another.
+
+        Asynchronously: members of one cluster need no links. Such a node is asked for its sources.
+        """
+
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
-        """Who replicates from whom, asynchronously; members of one cluster need no links."""
+        """Who is to replicate from whom by the roles of ``members``; see ``follows``."""
 
     def position(self, answer: Mapping[str, str]) -> str:
         """What a node has executed, as its engine names it, such as GTIDs; empty if not known."""

@@ -186,14 +186,14 @@ class Remote(galera.Galera):
         found = _of(members, "member") if first else [m for m in members if self._is_first(m)]
         return tuple(one.name for one in found)
 
+    def follows(self, role: str) -> bool:
+        """See Blueprint."""
+        return role == "replica"
+
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
         """See Blueprint; which member the first replica follows now, its guest decides."""
-        found = []
-        for member in _of(members, "replica"):
-            if sources := self.sources(member, members):
-                kind = "or another member" if len(sources) > 1 else ""
-                found.append(Link(sources[0], member.name, kind))
-        return tuple(found)
+        followed = {one.name: self.sources(one, members) for one in _of(members, "replica")}
+        return tuple(Link(names[0], replica) for replica, names in followed.items() if names)
 
     def position(self, answer: Mapping[str, str]) -> str:
         """See Blueprint; of members, too, the one that replicas compare theirs with."""

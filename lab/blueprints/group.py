@@ -369,8 +369,8 @@ class Group(server.Defaults):
                 f"{to} is not in the group", hint="`lab start` has its nodes join the group"
             )
         (member,) = (one for one in cluster.members if one.name == to)
-        if not _serves(own):
-            _force(cluster, found, member, promotion)
+        if not _keeps(own, found):
+            _force(cluster, engines, found, member, promotion)
             own = _look(cluster, engines).get(to, {})
         if own.get("role") == "primary":
             promotion.note(f"{to} is the primary")
@@ -471,6 +471,7 @@ def _position(
 
 def _force(
     cluster: Cluster,
+    engines: Mapping[str, Engine],
     found: Mapping[str, Mapping[str, str]],
     member: Member,
     promotion: Promotion,
@@ -479,17 +480,20 @@ def _force(
 
     Two groups would be the result if the others were one: so they must not run.
     """
-    if any(map(_serves, found.values())):
+    if any(_keeps(one, found) for one in found.values()):
         raise Conflict(
             f"{member.name} has lost its group, which others are in",
             hint="promote one of them; `lab start` has it join again",
         )
     if not promotion.force:
+        first = found[member.name].get("role") == "primary"
+        already = f"{member.name} is the primary already, and its group" if first else ""
         raise Conflict(
-            f"the group of {member.name} has lost its majority",
+            f"{already or f'the group of {member.name}'} has lost its majority",
             hint="`lab start` brings the others back; `--force` makes a group of those that"
             f" {member.name} reaches",
         )
+    found = _until_lost(cluster, engines, found, member, promotion)
     addresses = {one.address for one in cluster.members}
     reached = [one for one in found[member.name].get("reaches", "").split(",") if one in addresses]
     for other in cluster.members:
@@ -510,6 +514,26 @@ def _force(
         _sql(cluster, member, "SET GLOBAL group_replication_force_members = ''", _LOOK_SECONDS)
 
 
+def _until_lost(
+    cluster: Cluster,
+    engines: Mapping[str, Engine],
+    found: Mapping[str, Mapping[str, str]],
+    member: Member,
+    promotion: Promotion,
+) -> Mapping[str, Mapping[str, str]]:
+    """How nodes stand once the group itself has seen that its majority is lost; raises NotReady.
+
+    Before that it does not let members be forced.
+    """
+    for _ in attempts(promotion.deadline):
+        if not _serves(found.get(member.name, {})):
+            return found
+        found = _look(cluster, engines)
+        if any(_keeps(one, found) for one in found.values()):
+            break
+    raise NotReady(f"the group of {member.name} has not noticed in time which members are lost")
+
+
 def _sql(cluster: Cluster, member: Member, statement: str, timeout: float) -> None:
     cluster.run(member, ("/usr/lib/lab/sql",), stdin=f"{statement}\n".encode(), timeout=timeout)
 
@@ -525,6 +549,15 @@ def _serves(found: Mapping[str, str]) -> bool:
     if found.get("member") not in _IN or not (members.isdecimal() and reachable.isdecimal()):
         return False
     return 2 * int(reachable) > int(members)
+
+
+def _keeps(own: Mapping[str, str], found: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether the group of a node has a majority, and keeps it.
+
+    For seconds after nodes were lost a group counts them still: those that answer are counted.
+    """
+    here = sum(one.get("member") in _IN for one in found.values())
+    return _serves(own) and 2 * here > int(own["members"])
 
 
 def _most_advanced(standings: Mapping[str, Mapping[str, str]]) -> str:

@@ -8,6 +8,7 @@ documentation, "Global Transaction ID").
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 GtidSet = Mapping[str, tuple[tuple[int, int], ...]]
@@ -18,6 +19,7 @@ _SHOWN = 60
 """Characters of a text that a message has."""
 _TOO_MANY = 1 << 63
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HEAD, _UUID_LENGTH = 8, 36
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
 _MARIADB = re.compile(r"([0-9]{1,10})-[0-9]{1,10}-([0-9]{1,20})")
 _INTERVAL = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
@@ -85,6 +87,32 @@ def behind(position: str, source: str) -> int | None:
 def size(one: GtidSet) -> int:
     """The number of transactions."""
     return sum(last - first + 1 for intervals in one.values() for first, last in intervals)
+
+
+def shown(position: str, limit: int) -> str:
+    """``position`` in about ``limit`` characters: identities are shortened, numbers never are.
+
+    ``94638caf..:1-261, 94c9eb09..:1-87``. Of several, as many as there is room for.
+    """
+    parts = [part.strip() for part in position.split(",") if part.strip()]
+    heads = Counter(part[:_HEAD] for part in parts)
+    short = [
+        part[:_HEAD] + ".." + part[_UUID_LENGTH:]
+        if _UUID.match(part) and heads[part[:_HEAD]] == 1
+        else part
+        for part in parts
+    ]
+    text = ", ".join(short)
+    while len(text) > limit and len(short) > 1:
+        short.pop()
+        text = f"{', '.join(short)} and {len(parts) - len(short)} more"
+    if len(text) <= limit:
+        return text
+    # Of many intervals the last ones are those that grow.
+    head, *intervals = short[0].split(":")
+    while intervals and len(f"{head}:..:{':'.join(intervals)}") > limit:
+        intervals.pop(0)
+    return f"{head}:..:{':'.join(intervals)}" if intervals else f"{text[:limit]}..."
 
 
 def _numbers(position: str) -> dict[int, int] | None:

@@ -268,7 +268,9 @@ _FOLLOWS = (
     Condition("caught up", "caught up", "yes", "not-synced"),
 )
 REPLICA = (Condition("read-only", "read_only", "ON"), *_FOLLOWS)
-"""What is required of a replica; of a delayed one, ``caught up`` is always met."""
+"""What is required of a replica."""
+_DELAYED = REPLICA[:-1]
+"""The same of a delayed one, which is late on purpose."""
 _FIXED = {
     "chain": "in a chain each node follows the one before it",
     "ring": "in a ring every node takes writes",
@@ -397,8 +399,14 @@ class Replication(server.Defaults):
         links = self._links(member) if proxy.serves(member.role) else {}
         return tuple(other.name for other in members if other.index in links)
 
+    def follows(self, role: str) -> bool:
+        """See Blueprint."""
+        if not proxy.serves(role):
+            return False
+        return self.elects or role != "source" or self.options.topology == "ring"
+
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:
-        """See Blueprint; in a star by the roles that nodes have now."""
+        """See Blueprint; in a star all follow the source."""
         found = []
         sources = [member.name for member in members if member.role == "source"][:1]
         for member in proxy.servers(members):
@@ -438,7 +446,7 @@ class Replication(server.Defaults):
             for name in ("status", "clients"):
                 asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
         running = _RUNNING.format(links=1)
-        caught_up = "'yes'"
+        caught_up = "'delayed'" if role == "delayed" else "'yes'"
         sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
         silent = [name for name, said in reported.items() if "read_only" not in said]
         for name, said in sources.items():
@@ -478,12 +486,12 @@ class Replication(server.Defaults):
         return "replica" if planned == "source" else planned
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
-        """See Blueprint; that a delayed replica has caught up is always met."""
+        """See Blueprint; a delayed replica need not catch up."""
         if role == proxy.PROXY:
             return proxy.requirements(self.options, _TRAFFIC, self.nodes)
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
         if role != "source":
-            return REPLICA
+            return _DELAYED if role == "delayed" else REPLICA
         found = [Condition("writable", "read_only", "OFF", "degraded", hint)]
         replicas = nodes - 1 if self.options.topology == "star" else 1
         # Which node does not run is not known here: it may be the one that acknowledges.
@@ -749,7 +757,7 @@ def question_to_replica(reported: Mapping[str, Mapping[str, str]]) -> str:
 
 def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = False) -> str:
     # Of a node whose source is not to run, nothing is wanted.
-    running, caught_up, positions = "'running'", "'yes'", []
+    running, caught_up, positions = "'running'", "'delayed'" if delayed else "'yes'", []
     if reported:
         running = _RUNNING.format(links=len(reported))
     for name, said in reported.items():

@@ -134,6 +134,10 @@ class Defaults:
             hint="nodes of the blueprints replication and group can be promoted",
         )
 
+    def follows(self, role: str) -> bool:  # noqa: ARG002
+        """See Blueprint."""
+        return False
+
     def links(self, members: Sequence[Member]) -> tuple[Link, ...]:  # noqa: ARG002
         """See Blueprint."""
         return ()

@@ -114,6 +114,10 @@ class App:
             self.interrupts.doing = doing
             yield hear
 
+    def if_interrupted(self, left: str) -> None:
+        """``left``: what remains if the verb is interrupted from now on, and the remedy."""
+        self.interrupts.left = left
+
     def say(self, text: str) -> None:
         """Print a message on stderr, unless ``quiet``."""
         if not self.quiet:

@@ -42,6 +42,7 @@ _MYSQL = re.compile(r" ?/\*!80000 .*?\*/")
 _MEMBER = "SELECT LOWER(VARIABLE_NAME), VARIABLE_VALUE FROM "
 _WAITED = re.compile(r"SELECT IF\(/\*M! MASTER_GTID_WAIT\*/ .*?\*/\('([^']*)', [0-9.]+\) = 0")
 _LINKS = re.compile(r"VARIABLE_VALUE >= ([0-9]+)")
+_STATUS = "SHOW /*M! ALL REPLICAS*/"
 _WAIT = re.compile(r"IF\(/\*M! MASTER_GTID_WAIT\*/\('([^']*)', [0-9.]+\) = 0, 'yes', 'no'\)")
 
 
@@ -59,7 +60,7 @@ def follows(before: str, statement: str) -> str:
 
 def current(record: Record, peers: Sequence[Record]) -> Inside:
     """What is in a guest once it has what its sources have; ``peers``: those that run, with it."""
-    found = _current(record, {_address(peer): peer for peer in peers}, frozenset())
+    found = _current(record, _peers(peers), frozenset())
     if found != read_inside(record.disks):
         write_inside(record.disks, found)
     return found
@@ -95,6 +96,10 @@ def of_member(statement: str, status: Mapping[str, str], inside: Inside) -> Resu
     return Result(("name", "value"), rows, len(rows))
 
 
+def _peers(peers: Sequence[Record]) -> dict[str, Record]:
+    return {_address(peer): peer for peer in peers}
+
+
 def _address(record: Record) -> str:
     return inner_address(record.disks)
 
@@ -108,6 +113,9 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     inside = current(record, peers)
     if PASSED_OVER.match(statement):
         return Result()
+    if statement.startswith(_STATUS):
+        rows = tuple((one,) for one in _sources(record, inside, _peers(peers)) if one != ITSELF)
+        return Result(("Master_Host",), rows, len(rows))
     if statement.startswith("SELECT 'read_only', "):
         return _answer(record, inside, peers, statement)
     if waited := _WAITED.match(statement):

@@ -9,8 +9,8 @@ from typing import Any
 from lab import host
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec, memory_of
-from lab.lifecycle.captures import interrupted
 from lab.lifecycle.captures.capture import parent_of
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView

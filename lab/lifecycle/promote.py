@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.blueprints import Promotion
 from lab.errors import Conflict, InvalidSpec, NotReady
-from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.cluster import GuestCluster

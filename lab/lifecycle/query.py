@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.blueprints import has_server
 from lab.errors import HostUnfit, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import SSL_MODE
+from lab.lifecycle.core.views import SILENT, SSL_MODE
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
 from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.names import GuestName, Owner
@@ -94,14 +94,10 @@ def program(account: Account, port: int, options: Path) -> Client:
     return Client([found, f"--defaults-extra-file={options}"], options, content)
 
 
-_SILENT = ("stopped", "paused", "unreachable")
-"""States of nodes that did not answer, so that their roles are not known."""
-
-
 def _primary(ctx: Context, name: str, writers: Collection[str]) -> str:
     """The node that takes writes, by its role, in a lab whose nodes elect it; raises NotReady."""
     entry = lab(ctx, name).entry
-    if entry is None or entry.role not in writers or entry.state in _SILENT:
+    if entry is None or entry.role not in writers or entry.state in SILENT:
         raise NotReady(
             f"no node of {name} answers as its primary",
             hint=f"`lab status {name}` shows the nodes, `--node` chooses one of them",

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from lab import host
 from lab.errors import Conflict, LabError, RestoreFailed
 from lab.lifecycle import power
-from lab.lifecycle.captures import interrupted, manifests, template
+from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.captures.capture import Capture, parent_of, unformed
 from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from lab import host, schedule
 from lab.errors import Busy, Conflict, LabError, NotFound
-from lab.lifecycle.captures import interrupted, manifests
+from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures import take as captures
 from lab.lifecycle.captures.capture import Capture, of_lab, position
 from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import SnapshotView

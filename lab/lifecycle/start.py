@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.lifecycle import power
-from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import node_of, nodes_of

@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 
 from lab.blueprints import Blueprint
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
+from lab.guest import network
 from lab.hypervisor import GuestChannel, Hypervisor
-from lab.names import LOOPBACK
+from lab.names import LOOPBACK, node_name
 from lab.observe.account import Account
 from lab.observe.states import NodeState, Requirement
 from lab.observe.target import Target, member_of
 from lab.observe.ways import Rows, Ways
+from lab.spec import NODES_LIMIT
 from lab.wait import Deadline
 
 Ask = Callable[[Target], Mapping[str, str]]
@@ -32,6 +34,15 @@ AGENT = "the guest agent answers"
 LOOK = "SHOW ERRORS"
 """What comes before a question of ours that is counted like statements of users: servers count it
 by itself (``Com_show_errors``), and programs hardly use it (``lab.lifecycle.service.activity``)."""
+
+LINKS = "SHOW /*M! ALL REPLICAS*/ /*!80000 REPLICA*/ STATUS"
+"""What a server follows, with a row a link."""
+_HOST = ("Master_Host", "Source_Host")
+"""The column with the address of a source, in MariaDB and in MySQL."""
+_SOURCES = "sources"
+_BY_ADDRESS = {
+    network.inner_address(number): node_name(number) for number in range(1, NODES_LIMIT + 1)
+}
 
 _Put = Callable[[Target, str, float], Mapping[str, str]]
 """Puts a question to a node, which may take so many seconds to answer."""
@@ -83,17 +94,19 @@ def through_port(
             # One with SELECT would be taken for use of the lab.
             announced = [] if question.startswith("SHOW ") else [LOOK]
             statements = [*announced, question]
-            answers = server(there, node.sql_port, statements, timeout=seconds)
-            return _pairs(node, answers[-1])
-        found, end = dict[str, str](), Deadline.after(seconds)
+            linked = [LINKS] if blueprint.follows(node.role) else []
+            said = server(there, node.sql_port, [*statements, *linked], timeout=seconds)
+            found = _pairs(node, said[len(announced)])
+            return found | ({_SOURCES: _sources(said[-1])} if linked else {})
+        found, end = {}, Deadline.after(seconds)
         for service, statement in through.items():
             port, left = node.ports[service], max(end.left, _SHORTEST)
             if statement:
-                said = _pairs(node, ways.sql_all(there, port, [statement], timeout=left)[0])
+                pairs = _pairs(node, ways.sql_all(there, port, [statement], timeout=left)[0])
             else:
                 host = node.guest_address or LOOPBACK
-                said = {"page": ways.page(host, port, timeout=left)}
-            found |= {f"{service}.{name}": value for name, value in said.items()}
+                pairs = {"page": ways.page(host, port, timeout=left)}
+            found |= {f"{service}.{name}": value for name, value in pairs.items()}
         return found
 
     asked = _together(put)
@@ -170,6 +183,17 @@ def _pairs(node: Target, rows: Rows) -> dict[str, str]:
     return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
 
 
+def hosts_in(rows: Rows) -> list[str]:
+    """The addresses that a server follows, by its answer to ``LINKS``."""
+    at = next((rows.columns.index(name) for name in _HOST if name in rows.columns), None)
+    return [] if at is None else [str(row[at]) for row in rows.rows[:NODES_LIMIT]]
+
+
+def _sources(rows: Rows) -> str:
+    """The nodes that a server follows, by name; other addresses are left out."""
+    return ",".join(_BY_ADDRESS[host] for host in hosts_in(rows) if host in _BY_ADDRESS)
+
+
 def account_at(account: Account, guest_address: str) -> Account:
     """``account`` for a node that may have an address of its own."""
     return replace(account, host=guest_address) if guest_address else account
@@ -241,12 +265,15 @@ def _check_agent(hypervisor: Hypervisor, node: Target, seconds: float) -> GuestC
 class Asked:
     """The role that a node has now, and its requirements, each with the node's state if unmet.
 
+    ``role``: empty if it did not answer.
     ``position``: what it has executed, which may be nothing; None if that is not known.
+    ``sources``: the nodes that it follows, by name; None if it was not asked for them.
     """
 
     role: str
     requirements: Sequence[tuple[Requirement, NodeState]]
     position: str | None = None
+    sources: tuple[str, ...] | None = None
 
     @property
     def missing(self) -> tuple[Requirement, NodeState] | None:
@@ -266,7 +293,7 @@ def ask_node(node: Target, nodes: int, blueprint: Blueprint, answer: Ask, way: s
         conditions = blueprint.requirements(node.role, nodes)
         first = Requirement(node.name, name, way, met=False, found=_reason(error))
         rest = [(Requirement(node.name, c.name, c.what, met=None), c.unmet) for c in conditions]
-        return Asked(node.role, [(first, "unreachable"), *rest])
+        return Asked("", [(first, "unreachable"), *rest])
     role = blueprint.role(node.role, found)
     conditions = blueprint.requirements(role, nodes)
     met: list[tuple[Requirement, NodeState]] = [
@@ -277,7 +304,9 @@ def ask_node(node: Target, nodes: int, blueprint: Blueprint, answer: Ask, way: s
     position: str | None = blueprint.position(found)
     if position and (len(position) >= _VALUE or not _POSITION.fullmatch(position)):
         position = None  # it was cut, or is none
-    return Asked(role, [(answered, "unreachable"), *met], position)
+    linked = found.get(_SOURCES)
+    sources = None if linked is None else tuple(filter(None, linked.split(",")))
+    return Asked(role, [(answered, "unreachable"), *met], position, sources)
 
 
 def _reason(error: LabError) -> str:

@@ -44,8 +44,8 @@ _SERVING = ("ready", "degraded", "not-synced")
 class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
-    ``role``: empty if it was not asked; ``position``: see ``Asked``; ``why``: see ``Guest``.
-    ``slow``: its server began to answer, and was not done in time.
+    ``role``: empty if it was not asked; ``position``, ``sources``: see ``Asked``; ``why``: see
+    ``Guest``. ``slow``: its server began to answer, and was not done in time.
     """
 
     state: NodeState
@@ -54,6 +54,7 @@ class Observed:
     position: str | None = None
     why: str = ""
     slow: bool = False
+    sources: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ class _Question:
             return _silent(self._nodes, self._node, self._plan, str(error))
         found = tuple(found for found, _ in asked.requirements)
         state = node_state(asked.requirements)
-        return Observed(state, found, asked.role, asked.position, slow=self._late)
+        return Observed(
+            state, found, asked.role, asked.position, slow=self._late, sources=asked.sources
+        )
 
     def _ask(self, node: Target) -> Mapping[str, str]:
         try:

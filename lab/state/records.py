@@ -127,7 +127,9 @@ class NodeRecord:
     own (``guest_address``), all of them are the guest's.
     ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
     its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
-    for others than its peers, in the guest, by their names.
+    for others than its peers, in the guest, by their names. ``role``: that it was made in;
+    ``seen``: the ``role`` and the ``sources`` that it had when it was last asked, where these may
+    change.
     """
 
     lab: str
@@ -144,6 +146,7 @@ class NodeRecord:
     disk: int = NodeSize.disk
     services: Mapping[str, int] = field(default_factory=dict, hash=False)
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
+    seen: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def all_ports(self) -> dict[str, int]:

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-REVISION = "0019"
+REVISION = "0020"
 """The head of ``migrations/versions``."""

@@ -105,6 +105,7 @@ nodes = Table(
     Column("disk", BigInteger, nullable=False, server_default=text("0")),
     Column("services", JSON, nullable=False, server_default=text("'{}'")),
     Column("ports", JSON, nullable=False, server_default=text("'{}'")),
+    Column("seen", JSON, nullable=False, server_default=text("'{}'")),
 )
 
 images = Table(

@@ -117,6 +117,8 @@ def _interrupted(error: BaseException, interrupts: Interrupts) -> int:
     interrupts.finish(failed=bool(details))
     if details and isinstance(error, LabError):
         _write(describe(error))
+    elif interrupts.left:
+        _write(f"lab: interrupted: {interrupts.left}\n")
     return Interrupted.exit_code
 
 

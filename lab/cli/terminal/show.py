@@ -23,7 +23,7 @@ def lab_text(view: LabView, now: float) -> str:
     nodes = table(
         ("NODE", "ROLE", "STATE", "SQL", "SSH"),
         [
-            (node.name, node.role, node.state, node.address or "-", str(node.ssh_port or "-"))
+            (node.name, node.shown_role, node.state, node.address or "-", str(node.ssh_port or "-"))
             for node in view.nodes
         ],
     )
@@ -33,6 +33,7 @@ def lab_text(view: LabView, now: float) -> str:
     lines = facts(
         [
             ("lab", f"{view.name} ({view.blueprint}, {_state(view, now)})"),
+            ("interrupted", view.interrupted),
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
             ("engine", f"{view.engine} {view.engine_version}".strip()),
@@ -131,7 +132,7 @@ def status_text(status: LabStatus, now: float) -> str:
 
 def how_started(view: LabView) -> str:
     """``ready in 1.9 s (warm)``, the reason for a cold start, and the time of a first use."""
-    if not view.started:
+    if not view.started:  # also of a lab that is stopped
         return ""
     why = f": {view.why_cold}" if view.started == "cold" and view.why_cold else ""
     how = f"{view.started}{why}"

@@ -32,12 +32,14 @@ def write_stderr(text: str) -> None:
 class Interrupts:
     """Handles the signals while it is entered.
 
-    ``doing``: the clean-up after an interrupt, such as ``removing the lab``; verbs set it.
+    ``doing``: the clean-up after an interrupt, such as ``removing the lab``; ``left``: what then
+    remains, and the remedy; verbs set them.
     ``on_first`` is called before anything is written.
     """
 
     def __init__(self) -> None:
         self.doing = ""
+        self.left = ""
         self.on_first: Callable[[], None] = lambda: None
         self.came = 0
         self._during_cleaning = 0

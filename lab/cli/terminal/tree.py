@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
+from lab.blueprints import gtid
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
-from lab.lifecycle.core.views import LabView, NodeView, Place, SnapshotView, descent, topology
+from lab.lifecycle.core.views import (
+    SILENT,
+    LabView,
+    NodeView,
+    Place,
+    SnapshotView,
+    descent,
+    topology,
+)
 from lab.units import counted, format_size
 
 _POSITION = 80
@@ -38,20 +47,24 @@ def topology_text(view: LabView, stream: TextIO) -> str:
     if len(view.nodes) < 2 or not (view.links or any(node.position for node in view.nodes)):
         return ""
     nodes = {node.name: node for node in view.nodes}
+    proxies = {name for name, node in nodes.items() if node.is_proxy}
     lines = [(0, view.blueprint)]
+    lines += [(1, _place_text(Place(0, name), nodes[name])) for name in sorted(proxies)]
+    below = 2 if proxies else 1  # what a proxy is in front of
     lines += [
-        (place.depth + 1, _place_text(place, nodes[place.name]))
-        for place in topology(list(nodes), view.links)
+        (place.depth + below, _place_text(place, nodes[place.name]))
+        for place in topology([name for name in nodes if name not in proxies], view.links)
     ]
     return _drawn(lines, unicode=has_unicode(stream))
 
 
 def _place_text(place: Place, node: NodeView) -> str:
-    kind = place.link.kind if place.link is not None else ""
-    facts = [node.name, ", ".join(filter(None, (node.role, kind)))]
+    link = place.link
+    kinds = (link.kind, link.known and f"its source is {link.known}") if link else ()
+    facts = [node.name, ", ".join(filter(None, (node.shown_role, *kinds)))]
+    facts.append(node.state if node.state in SILENT else "")
     if not place.again:
-        position = node.position
-        facts.append(position if len(position) <= _POSITION else f"{position[:_POSITION]}...")
+        facts.append(gtid.shown(node.position, _POSITION))
         facts.append(_behind_text(node.behind))
     return "  ".join(filter(None, facts))
 

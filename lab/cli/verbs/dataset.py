@@ -249,6 +249,7 @@ def rm(
     """Remove a version of a dataset, or all of them."""
     app = app_of(ctx)
     with app.open() as session:
+        app.if_interrupted(f"`lab dataset rm {which}` again removes the rest")
         gone = session.remove_dataset(which, defer=defer)
     app.say(f"removed dataset {which}" if gone else f"{which} is removed with its last lab")
 

@@ -63,6 +63,7 @@ def _remove(app: App, session: Session, names: list[str], *, force: bool, defer:
     from lab.cli.terminal.failure import describe
 
     failed: list[LabError] = []
+    done: set[str] = set()
     waiting: list[tuple[str, LabError]] = []
     pending, several = names, len(names) > 1
     while pending:
@@ -83,8 +84,11 @@ def _remove(app: App, session: Session, names: list[str], *, force: bool, defer:
                     sys.stderr.write(describe(error))
             else:
                 how = "removed" if gone else "ended the nodes of"
+                done.add(name)
                 app.say(f"{how} {name} in {time.monotonic() - began:.1f} s")
             if app.interrupts.came:
+                rest = [one for one in names if one not in done]
+                app.if_interrupted(f"not removed: {', '.join(rest)}" if rest else "")
                 raise KeyboardInterrupt
         if len(waiting) == len(pending):
             break

@@ -16,6 +16,7 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import as_json, as_yaml
 from lab.errors import InvalidSpec, NotFound
+from lab.lifecycle.core.conditions import why_no_writes
 from lab.lifecycle.core.views import SSL_MODE
 from lab.suggest import did_you_mean
 
@@ -40,7 +41,7 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
         raise NotFound(f"the lab {view.name} has no nodes", hint="`lab down` removes the rest")
     if not view.user:
         raise NotFound(
-            f"lab {view.name} is {view.state}: its ports and its password are unknown",
+            f"the lab {view.name} is {view.state}: its ports and its password are unknown",
             hint=f"`lab status {view.name}` shows its nodes, `lab down {view.name}` removes it",
         )
     # A proxy is none of them: it has a port for reads of its own.
@@ -144,6 +145,8 @@ def env(
         raise InvalidSpec(f"{how!r} is not a format of lab env", hint=hint)
     with app.open() as session:
         view = session.lab(pick(session, name))
+    if not node and (why := why_no_writes(view)):
+        app.say(f"note: {why}; `lab status {view.name}` shows its nodes")
     entry = _node(view, node) if node else view.entry
     variables = environment(view, entry)
     if how in _VARIABLES:

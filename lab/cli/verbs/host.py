@@ -81,6 +81,7 @@ def gc(
         raise InvalidSpec("--older-than requires --unused", hint="lab gc --unused --older-than 30d")
     age = flags.duration("--older-than", older_than) if older_than else 0.0
     with app.open() as session:
+        app.if_interrupted("`lab gc` again removes the rest")
         report = session.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
     if how == "table" and not (report.removed or report.left or report.snapshots):
         app.say("nothing to remove")

@@ -84,6 +84,7 @@ def rm(ctx: typer.Context, which: Which) -> None:
     """Remove an image that no template or lab uses."""
     app = app_of(ctx)
     with app.open() as session:
+        app.if_interrupted(f"`lab image rm {which}` again removes the rest")
         session.remove_image(which)
     app.say(f"removed image {which}")
 

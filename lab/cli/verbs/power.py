@@ -29,7 +29,9 @@ def start(
     one = flags.maybe_node(node)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open(doing="stopping the started nodes") as session:
-        view = session.start(pick(session, name), one, timeout=limit)
+        lab = pick(session, name)
+        app.if_interrupted(f"`lab start {lab}` starts it again")
+        view = session.start(lab, one, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
@@ -49,7 +51,9 @@ def stop(
     how = parse_format(output)
     one = flags.maybe_node(node)
     with app.open() as session:
-        view = session.stop(pick(session, name), node=one, force=force)
+        lab = pick(session, name)
+        app.if_interrupted(f"nodes of {lab} may still run; `lab stop {lab}` stops them")
+        view = session.stop(lab, node=one, force=force)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
@@ -82,7 +86,12 @@ def promote(
     node = flags.node(word)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open() as session:
-        view = session.promote(pick(session, lab), node, force=force, timeout=limit)
+        lab = pick(session, lab)
+        app.if_interrupted(
+            f"`lab status {lab}` shows which node takes writes;"
+            f" `lab promote {lab} {node}` again completes the promotion"
+        )
+        view = session.promote(lab, node, force=force, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 

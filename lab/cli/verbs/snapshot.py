@@ -71,7 +71,7 @@ def take(
     how = parse_format(output)
     what = check_name(label) if label else "manual"
     lasts = flags.lease("--ttl", ttl) if ttl else None
-    with app.open() as session:
+    with app.open(doing="removing the unfinished snapshot") as session:
         view = session.take_snapshot(
             pick(session, name), what, disks_only=disks_only, ttl=lasts, protect=protect
         )
@@ -146,7 +146,11 @@ def rm(
     """Remove snapshots; the lab stays as it is."""
     app = app_of(ctx)
     with app.open() as session:
-        session.remove_snapshots(pick(session, name), labels, force=force)
+        lab = pick(session, name)
+        app.if_interrupted(
+            f"some may be removed; `lab snapshot ls {lab}` lists those that are left"
+        )
+        session.remove_snapshots(lab, labels, force=force)
     app.say(f"removed {counted(len(labels), 'snapshot')} of {name}")
 
 
@@ -155,7 +159,9 @@ def prune(ctx: typer.Context, *, name: flags.Name = "") -> None:
     """Remove snapshots that expired or exceed the schedule's count."""
     app = app_of(ctx)
     with app.open() as session:
-        done = session.prune_snapshots(pick(session, name))
+        lab = pick(session, name)
+        app.if_interrupted(f"some may be removed; `lab snapshot prune {lab}` removes the rest")
+        done = session.prune_snapshots(lab)
     app.say("\n".join(done) or "nothing to remove")
 
 
@@ -196,8 +202,13 @@ def rollback(
     one = flags.maybe_node(node)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open() as session:
+        lab = pick(session, name)
+        app.if_interrupted(
+            f"if the rollback had begun, {lab} is stopped and `lab start {lab}` completes it;"
+            f" `lab status {lab}` shows it"
+        )
         view = session.rollback(
-            pick(session, name),
+            lab,
             to,
             node=one,
             cold=cold,

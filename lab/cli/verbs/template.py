@@ -69,6 +69,7 @@ def rm(
     """Remove a template that no lab was cloned from."""
     app = app_of(ctx)
     with app.open() as session:
+        app.if_interrupted(f"`lab template rm {key}` again removes the rest")
         session.remove_template(key)
     app.say(f"removed template {key}")
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from lab.blueprints import Blueprint, proxy, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
-from lab.lifecycle.core.views import LabView
+from lab.lifecycle.core.views import SILENT, LabView, NodeView
 from lab.names import parse_node
 from lab.observe.ways import Rows
 from lab.options import NONE, of
@@ -135,6 +135,32 @@ def _not_primary(name: str, view: LabView) -> str:
     if state not in _SYNCED:
         return f"{name} is {state}"
     return f"{name} is a {role}" if plan.elects and role and role not in plan.writers else ""
+
+
+def why_no_writes(view: LabView) -> str:
+    """Why the lab's default address takes no writes, as far as was seen; empty if it may."""
+    entry = view.entry
+    if entry is None or not view.user:
+        return ""
+    writers = view.endpoints.get("writers", view.endpoints.get("rw", ()))
+    nodes = [node for node in view.nodes if node.name in writers]
+    if entry.is_proxy and entry.state not in SILENT:
+        why = [_no_writer(node, view) for node in nodes]
+        return f"no node of {view.name} takes writes: {'; '.join(why)}" if all(why) else ""
+    why_not = _no_writer(entry, view)
+    return why_not and f"{view.name} takes no writes at this address: {why_not}"
+
+
+def _no_writer(node: NodeView, view: LabView) -> str:
+    if node.state in (*SILENT, "not-primary"):
+        return f"{node.name}, {node.shown_role}, is {node.state}"
+    try:
+        plan = _plan(view)
+    except InvalidSpec:  # of another version of lab
+        return ""
+    if plan.elects and not node.is_proxy and node.role not in plan.writers:
+        return f"{node.name} is a {node.role}"
+    return ""
 
 
 def _plan(view: LabView) -> Blueprint:

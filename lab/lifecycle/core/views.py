@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from lab.blueprints import Known
 from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.observe.states import Requirement
@@ -17,6 +18,9 @@ from lab.schedule import ORIGIN
 
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
+
+SILENT = ("stopped", "paused", "unreachable", "unknown")
+"""The states of nodes that did not answer, so that what they have and do is not known."""
 
 SSL_MODE = "VERIFY_IDENTITY"
 """The mode in which clients verify a published server, as MySQL's clients name it."""
@@ -31,7 +35,8 @@ class NodeView:
     on the host of the lab, or at the guest's own address where it has one. ``addresses``: where
     each is reached, as ``host:port``. ``position``: what it has executed, as its engine names it,
     if it said so; ``behind``: transactions of the nodes that it replicates from which it has not
-    executed, None if it replicates from none, or that is not known.
+    executed, None if it replicates from none, or that is not known. ``role_known``: how the role is
+    known, see ``Known``; empty as well where roles do not change.
     """
 
     name: str
@@ -52,6 +57,17 @@ class NodeView:
     position: str = ""
     behind: int | None = None
     observed_at: float | None = None
+    role_known: Known = ""
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether it has no server of its own, but leads to those of others."""
+        return "ro" in self.services
+
+    @property
+    def shown_role(self) -> str:
+        """The role, and how it is known where it was not observed."""
+        return f"{self.role} ({self.role_known})" if self.role and self.role_known else self.role
 
     @property
     def address(self) -> str:
@@ -73,6 +89,7 @@ class LabView:
     many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
     record. ``options``: as ``Options.shown``. ``links``: who replicates from whom.
     ``observed_at``: when its nodes were asked; None: never, or too long ago.
+    ``interrupted``: the verb that was interrupted and is to be completed, and how; else empty.
     """
 
     name: str
@@ -108,6 +125,7 @@ class LabView:
     options: Mapping[str, Any] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
     observed_at: float | None = None
+    interrupted: str = ""
 
     @property
     def entry(self) -> NodeView | None:

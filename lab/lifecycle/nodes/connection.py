@@ -67,6 +67,14 @@ def elects(record: LabRecord) -> bool:
         return False
 
 
+def follows(record: LabRecord, node: NodeRecord) -> bool:
+    """Whether a node may replicate from another, by the lab's blueprint."""
+    try:
+        return record.plan.follows(node.role)
+    except InvalidSpec:  # of another version of lab
+        return False
+
+
 def entry_of(
     record: LabRecord, nodes: Sequence[NodeRecord], running: Collection[str]
 ) -> NodeRecord:

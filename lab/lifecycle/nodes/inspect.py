@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lab import options
-from lab.blueprints import Link, Service, gtid
+from lab.blueprints import Known, Link, Service, gtid
 from lab.config.profile import risks
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView
 from lab.lifecycle.nodes.connection import (
@@ -26,6 +27,7 @@ from lab.lifecycle.nodes.connection import (
     links_of,
     published_at,
 )
+from lab.lifecycle.nodes.standing import remember, roles_of
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
 from lab.observe.round import Observation, Observed, Subject, lab_state, observe
@@ -53,6 +55,8 @@ def labs(ctx: Context) -> list[LabView]:
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
     observed = observed_of(ctx, recorded, guests)
+    for one in recorded:
+        remember(ctx.store, one, observed[one.lab.name])
     views = [view_of(ctx.settings, one, observed[one.lab.name]) for one in recorded]
     views += [unrecorded(name, guests) for name in there - names]
     return sorted(views, key=lambda view: view.name)
@@ -70,7 +74,7 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
     """One lab; ``steps``: what was done to make it just now. Raises NotFound.
 
     ``proved``: all nodes that run were found ready just now, so they are not asked again, except
-    for the roles that they elect.
+    for the roles that they elect and whom they follow.
     """
     guests = ctx.hypervisor.guests()
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
@@ -81,12 +85,14 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
         observed = observed_of(ctx, [found], guests)[name]
     else:
         observed = _proved(found, guests)
-        if elects(found.lab):
+        if elects(found.lab) or links_of(found.lab, found.nodes):
             seen = observed_of(ctx, [found], guests, within=_ROLE_SECONDS)[name].nodes
-            roles = {
-                node: replace(one, role=seen[node].role) for node, one in observed.nodes.items()
+            nodes = {
+                node: replace(one, role=seen[node].role, sources=seen[node].sources)
+                for node, one in observed.nodes.items()
             }
-            observed = replace(observed, nodes=roles)
+            observed = replace(observed, nodes=nodes)
+    remember(ctx.store, found, observed)
     return replace(view_of(ctx.settings, found, observed), **_times(steps))
 
 
@@ -102,6 +108,7 @@ def status(ctx: Context, name: str) -> LabStatus:
         return LabStatus(lab(ctx, name), ())
     found = ctx.store.lab_with_nodes(name)
     observed = observed_of(ctx, [found], guests, always=bool(found.lab.user))[name]
+    remember(ctx.store, found, observed)
     requirements = [one for seen in observed.nodes.values() for one in seen.requirements]
     order = {node.name: number for number, node in enumerate(found.nodes)}
     return LabStatus(
@@ -211,9 +218,19 @@ def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
 def view_of(settings: Settings, found: LabWithNodes, observed: Observation | None) -> LabView:
     """The view of a lab as it was ``observed``; None: its nodes are not known."""
     record = found.lab
-    recorded = _in_roles(found, observed)
-    links = links_of(record, recorded)
-    nodes = tuple(_node(record, node, observed, links) for node in recorded)
+    standing = roles_of(found, observed)
+    recorded = [replace(node, role=standing.roles[node.name][0]) for node in found.nodes]
+    links = standing.links
+    nodes = tuple(
+        _node(record, node, observed, links, standing.roles[node.name][1]) for node in recorded
+    )
+    state = lab_state(
+        record.state,
+        [node.state for node in nodes],
+        working=bool(observed and observed.working),
+        pooled=bool(record.pool),
+    )
+    runs = state != "stopped"  # else the last start is over, also if the host ended it
     endpoints = endpoints_of(record, recorded)
     running = {node.guest for node in nodes if node.state != "stopped"}
     dsn = dsn_of(record, entry_of(record, recorded, running)) if nodes and record.user else ""
@@ -222,12 +239,7 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         blueprint=record.blueprint,
         engine=record.engine,
         engine_version=record.engine_version,
-        state=lab_state(
-            record.state,
-            [node.state for node in nodes],
-            working=bool(observed and observed.working),
-            pooled=bool(record.pool),
-        ),
+        state=state,
         nodes=nodes,
         requested_nodes=record.node_count,
         options=options.shown(record.options),
@@ -242,8 +254,8 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         template=record.template or "",
         parent=record.parent,
         owner=record.owner,
-        started=record.started or "",
-        why_cold=record.why_cold,
+        started=(runs and record.started) or "",
+        why_cold=record.why_cold if runs else "",
         memory=record.memory,
         cpus=record.cpus,
         disk=record.disk,
@@ -252,26 +264,14 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         risks=_risks(settings, record.profile),
         created_at=record.created_at,
         expires_at=record.expires_at,
-        seconds=record.ready_seconds or 0.0,
+        seconds=(runs and record.ready_seconds) or 0.0,
         observed_at=observed.at if observed else None,
+        interrupted=interrupted.described(settings.home, record.name),
     )
 
 
 def _seen(observed: Observation | None, node: str) -> Observed | None:
     return observed.nodes.get(node) if observed else None
-
-
-def _in_roles(found: LabWithNodes, observed: Observation | None) -> list[NodeRecord]:
-    """The nodes in the roles of this moment; one that does not answer is not the one that writes.
-
-    Not while another one does; else it is in the role that it was planned for.
-    """
-    answers = {node.name: _seen(observed, node.name) for node in found.nodes}
-    roles = {name: seen.role for name, seen in answers.items() if seen is not None and seen.role}
-    if roles and elects(found.lab) and set(found.lab.plan.writers) & set(roles.values()):
-        plan = found.lab.plan
-        roles = {node.name: plan.role(node.role, {}) for node in found.nodes} | roles
-    return [replace(node, role=roles.get(node.name, node.role)) for node in found.nodes]
 
 
 def _risks(settings: Settings, profile: str) -> tuple[str, ...]:
@@ -286,6 +286,7 @@ def _node(
     node: NodeRecord,
     observed: Observation | None,
     links: Sequence[Link],
+    known: Known,
 ) -> NodeView:
     seen = _seen(observed, node.name)
     host, port = published_at(record, node)
@@ -309,12 +310,13 @@ def _node(
         position=(seen and seen.position) or "",
         behind=_behind(node.name, observed, links),
         observed_at=observed.at if observed else None,
+        role_known=known,
     )
 
 
 def _behind(node: str, observed: Observation | None, links: Sequence[Link]) -> int | None:
     """Transactions of a node's sources that it has not executed; None if that is not known."""
-    sources = [link.source for link in links if link.replica == node]
+    sources = [link.source for link in links if link.replica == node and not link.known]
     seen = [_seen(observed, name) for name in (node, *sources)]
     positions = [one.position for one in seen if one is not None and one.position is not None]
     if not sources or len(positions) < len(seen):

@@ -172,6 +172,7 @@ class Answers:
     def __init__(self, **standings: str) -> None:
         self.standings, self.ran = standings, list[tuple[str, str]]()
         self.members = [one for one in MEMBERS if one.name in standings]
+        self.says: Callable[[str], str] = self.standings.__getitem__
 
     def run(
         self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
@@ -181,9 +182,10 @@ class Answers:
             self.ran.append((member.name, "bootstrap"))
             return ""
         if argv[0] == "/usr/lib/lab/regroup":
-            if not self.standings[member.name]:
+            said = self.says(member.name)
+            if not said:
                 raise NotReady("silent")
-            return self.standings[member.name]
+            return said
         self.ran.append((member.name, stdin.decode().strip()))
         return ""
 
@@ -218,6 +220,21 @@ def test_a_member_is_made_the_primary() -> None:
     assert len(group.ran) == 1, "it is already"
     with pytest.raises(NotReady, match="n3 is not in the group"):
         promote(group, "n3")
+
+
+def test_a_group_that_has_not_noticed_its_loss() -> None:
+    """Protects from a primary that takes no writes: members that were lost count for seconds."""
+    everyone = "10.77.0.1,10.77.0.2,10.77.0.3"
+    sees_all, alone = member(2, "primary", everyone), member(2, "primary", "10.77.0.2")
+    with pytest.raises(Conflict, match="n2 is the primary already, and its group has lost its maj"):
+        promote(Answers(n1="", n2=sees_all, n3=""), "n2")
+    with pytest.raises(Conflict, match="the group of n2 has lost its majority"):
+        promote(Answers(n2=member(2, "secondary", everyone)), "n2")
+    group = Answers(n1="", n2=sees_all, n3="")
+    looks = iter([sees_all, sees_all, alone, alone, alone])
+    group.says = lambda name: next(looks) if name == "n2" else ""
+    assert promote(group, "n2", force=True) == ["n1", "n3"]
+    assert ("n2", "SET GLOBAL group_replication_force_members = '10.77.0.2:33061'") in group.ran
 
 
 def test_a_part_of_a_group_is_not_made_one_beside_the_other() -> None:

@@ -71,3 +71,24 @@ def test_which_contains_which() -> None:
 def test_what_a_replica_lacks(position: str, source: str, behind: int | None) -> None:
     """Protects the lag that `lab status` shows, of both engines, from whatever guests say."""
     assert gtid.behind(position, source) == behind
+
+
+A, B = "94638caf-e94d-11f1-8be8-9f0000000001", "94c9eb09-e94d-11f1-8be8-9f0000000002"
+
+
+@pytest.mark.parametrize(
+    ("position", "limit", "wanted"),
+    [
+        ("", 27, ""),
+        ("0-1-42,1-1-5", 27, "0-1-42, 1-1-5"),
+        (f"{A}:1-261,{B}:1-87", 80, "94638caf..:1-261, 94c9eb09..:1-87"),
+        (f"{A}:1-261,{B}:1-87", 27, "94638caf..:1-261 and 1 more"),
+        (f"{A}:1234567", 27, "94638caf..:1234567"),
+        (f"{A}:1-5,{A[:-1]}2:1-6", 100, f"{A}:1-5, {A[:-1]}2:1-6"),
+        (f"{A}:1-2:4-5:7-8:10-11:13-14", 27, "94638caf..:..:10-11:13-14"),
+        ("x" * 200, 27, "x" * 27 + "..."),
+    ],
+)
+def test_what_differs_is_shown(position: str, limit: int, wanted: str) -> None:
+    """Protects the numbers: identities are shortened, and only where they stay unique."""
+    assert gtid.shown(position, limit) == wanted

@@ -22,6 +22,8 @@ from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
+from lab.observe.ask import LINKS, hosts_in
+from lab.observe.ways import Rows
 from lab.options import OptionFile, Options, Topology
 from lab.passwords import native
 from lab.spec import LabSpec
@@ -296,6 +298,11 @@ def test_real_servers(cluster: RealCluster) -> None:
                     else:
                         with pytest.raises(pymysql.err.OperationalError, match="read-only"):
                             cursor.execute("INSERT INTO shop.t VALUES (3)")
+                    cursor.execute(LINKS)
+                    columns = tuple(column[0] for column in cursor.description)
+                    rows = Rows(columns, tuple(cursor.fetchall()), 0)
+                    followed = [] if member is source else [source.address]
+                    assert hosts_in(rows) == followed, "a lab's account may ask for links"
     cluster.until_ready()
     (position,) = cluster.positions(source)
     assert cluster.positions(replica) == [position]

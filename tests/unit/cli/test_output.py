@@ -222,7 +222,7 @@ replication
 """
     )
     found = json.loads(out(capsys, "status", "-o", "json", world=world))["lab"]
-    assert found["links"][1] == {"source": "n2", "replica": "n3", "kind": "1h late"}
+    assert found["links"][1] == {"source": "n2", "replica": "n3", "kind": "1h late", "known": ""}
     assert [(node["position"], node["behind"]) for node in found["nodes"]][2] == ("0-1-40", 2)
 
 

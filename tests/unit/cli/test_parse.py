@@ -341,6 +341,32 @@ def test_a_wrong_lab_toml_is_told(elsewhere: Path, capsys: Capture) -> None:
     assert "nodse" in capsys.readouterr().err
 
 
+LEFT = {
+    "stop a": ("stop", "nodes of a may still run; `lab stop a` stops them"),
+    "start a": ("start", "`lab start a` starts it again"),
+    "promote a n2": ("promote", "`lab promote a n2` again completes the promotion"),
+    "rollback a": ("rollback", "a is stopped and `lab start a` completes it"),
+    "snapshot rm a mine": ("remove_snapshots", "`lab snapshot ls a` lists those that are left"),
+    "snapshot prune a": ("prune_snapshots", "`lab snapshot prune a` removes the rest"),
+    "dataset rm shop": ("remove_dataset", "`lab dataset rm shop` again removes the rest"),
+    "template rm fee": ("remove_template", "`lab template rm fee` again removes the rest"),
+    "image rm mariadb": ("remove_image", "`lab image rm mariadb` again removes the rest"),
+    "gc": ("gc", "`lab gc` again removes the rest"),
+}
+
+
+@pytest.mark.parametrize("line", LEFT)
+def test_an_interrupt_names_what_is_left(line: str, capsys: Capture) -> None:
+    """Protects from silence: what an interrupt leaves is said, with the remedy."""
+    world = FakeLifecycle("a")
+    method, said = LEFT[line]
+    world.fails[method] = KeyboardInterrupt()
+    assert main(line.split(), lifecycle=world) == 130
+    err = capsys.readouterr().err
+    assert err.startswith("lab: interrupted: ")
+    assert said in err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -23,7 +23,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import memory_of
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.branch import branch
-from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.down import down

@@ -13,7 +13,7 @@ import pytest
 from lab import users
 from lab.errors import Conflict
 from lab.lifecycle import branch, power, snapshot
-from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab

@@ -15,7 +15,7 @@ from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities
 from lab.lifecycle import power, snapshot
-from lab.lifecycle.captures import interrupted
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
