@@ -18,7 +18,7 @@ from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, number, text
 from lab.names import parse_node
 from lab.suggest import did_you_mean
-from lab.units import parse_duration
+from lab.units import format_duration, parse_duration
 from lab.users import User
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
@@ -235,6 +235,28 @@ def shown(said: Mapping[str, Any]) -> dict[str, Any]:
         return of(said).shown
     except InvalidSpec:
         return dict.fromkeys(said, "unknown to this version of lab")
+
+
+def described(shown: Mapping[str, Any]) -> str:
+    """What ``shown`` says, in a line, such as ``semi-sync, delay 1h on n3``; empty for none."""
+    found: list[str] = []
+    for name, value in shown.items():
+        word = name.replace("_", "-")
+        if name == "on":
+            found[-1:] = [f"{' '.join(found[-1:])} on {','.join(value)}".strip()]
+        elif name == "delay":
+            found.append(f"delay {format_duration(value)}")
+        elif name == "set":
+            found += [f"set {setting}" for setting in value]
+        elif name == "my_cnf" and not isinstance(value, str):
+            found += [f"my-cnf {one['role'] or 'of all'} ({one['text']})" for one in value]
+        elif name == "user" and not isinstance(value, str):
+            found += [f"user {account}" for account in value]
+        elif value is True:
+            found.append(word)
+        else:
+            found.append(f"{word} {value}")
+    return ", ".join(found)
 
 
 def _digest(content: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -133,6 +133,9 @@ class Template(BaseModel):
             examples=["shop@before-upgrade.20261121t110000"],
         ),
     ]
+    options: Annotated[
+        dict[str, Any], Field(description="Of its blueprint; files by their digests.")
+    ]
 
     @staticmethod
     def of(view: TemplateView) -> Template:
@@ -156,4 +159,5 @@ class Template(BaseModel):
             why=view.why,
             each=[PlannedNode.of(node) for node in view.each],
             source=view.source,
+            options=dict(view.options),
         )

@@ -324,7 +324,7 @@ def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
 def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
     """Remove the snapshots that a lab's schedule does not keep; returns their labels."""
     _same(ctx, task)
-    return _labels(snapshot.rotate(ctx, task.job.lab, take_due=False))
+    return _labels(snapshot.prune(ctx, task.job.lab))
 
 
 def _labels(done: Sequence[str]) -> str:

@@ -17,8 +17,9 @@ from lab.api.core.problem import problem
 from lab.api.http.place import place_of
 from lab.api.http.problems import headers_of
 from lab.errors import LabError, NotFound
+from lab.options import described
 from lab.state.jobs import OPEN
-from lab.units import format_duration, format_size
+from lab.units import counted, format_duration, format_size
 
 _HERE = Path(__file__).parent
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -67,6 +68,8 @@ _TEMPLATES = Environment(
 _TEMPLATES.filters |= {
     "size": format_size,
     "duration": format_duration,
+    "counted": counted,
+    "options": described,
     "left": _left,
     "clock": _clock,
     "part": lambda text: quote(text, safe=""),

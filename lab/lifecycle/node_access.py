@@ -66,6 +66,7 @@ def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
     found = node_of(ctx, name, node)
     if not found.ssh_port:
         record_of(ctx, name)
+    _running(ctx, name, node)  # else another may listen at its port
     return found.ssh_host, found.ssh_port
 
 
@@ -119,7 +120,7 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
 def _running(ctx: Context, name: str, node: str) -> GuestName:
     guest = node_of(ctx, name, node).guest
     if guest not in ctx.hypervisor.guests():
-        raise NotFound(
+        raise NotReady(
             f"{node} of {name} does not run", hint=f"`lab start {name} --node {node}` starts it"
         )
     return guest

@@ -184,8 +184,8 @@ def _record(ctx: Context, name: str, spec: LabSpec) -> None:
         LabRecord(
             name=name,
             blueprint=spec.blueprint,
-            engine="",
-            engine_version="",
+            engine=spec.engine.partition(":")[0],  # as requested, until it is chosen
+            engine_version=spec.engine.partition(":")[2],
             image="",
             node_count=spec.nodes,
             memory=spec.size.memory,

@@ -217,6 +217,12 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
         return [f"took {name}@{t}" for t in new] + [f"removed {name}@{t}" for t in too_many]
 
 
+def prune(ctx: Context, name: str) -> list[str]:
+    """Remove the snapshots of a lab that are not kept; says so as ``rotate``. Raises NotFound."""
+    record_of(ctx, name)
+    return rotate(ctx, name, take_due=False)
+
+
 def is_due(ctx: Context, record: LabRecord) -> bool:
     """Whether ``rotate`` has anything to do for a lab, and can; asks the storage only.
 

@@ -42,6 +42,17 @@ def unsalted(found: Options) -> Options:
 _KEPT = FULL.said["user"][0]
 
 
+def test_options_in_a_line() -> None:
+    """Protects who compares templates: two that differ only in options differ in the list."""
+    found = Options(semi_sync=True, delay=3600.0, on=("n3",), set=("a=1", "b=2"),
+                    my_cnf=(OptionFile("[mysqld]", "replica"),), init="SELECT 1")  # fmt: skip
+    text = options.described(found.shown)
+    assert text.startswith("semi-sync, delay 1h on n3, set a=1, set b=2, my-cnf replica (8 bytes,")
+    assert "init 8 bytes, SHA-256 " in text
+    assert options.described(NONE.shown) == ""
+    assert options.described(options.shown({"later": 1})) == "later unknown to this version of lab"
+
+
 def test_json_says_what_differs() -> None:
     assert NONE.said == {}
     assert Options(delay=5.0).said == {"delay": 5.0}

@@ -171,7 +171,7 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle import snapshot
 
-        return snapshot.rotate(self._context, name, take_due=False)
+        return snapshot.prune(self._context, name)
 
     def rollback(
         self,

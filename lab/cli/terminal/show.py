@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lab.cli.terminal.table import cross, facts, table, tick
 from lab.lifecycle.core.views import FIRST_USE
+from lab.options import described
 from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def lab_text(view: LabView, now: float) -> str:
             ("interrupted", view.interrupted),
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
-            ("engine", f"{view.engine} {view.engine_version}".strip()),
+            ("engine", _requested(view, f"{view.engine} {view.engine_version}".strip())),
+            ("options", described(view.options)),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
             ("snapshots", view.snapshots),
@@ -89,8 +91,8 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
             (
                 view.name,
                 view.blueprint or "-",
-                f"{view.engine} {view.engine_version}".strip() or "-",
-                str(len(view.nodes)),
+                _requested(view, f"{view.engine} {view.engine_version}".strip()) or "-",
+                _requested(view, str(len(view.nodes) or view.requested_nodes)),
                 _state(view, now),
                 (view.entry and view.entry.address) or "-",
                 age(view.created_at, now),
@@ -107,6 +109,11 @@ def _state(view: LabView, now: float) -> str:
     if view.observed_at is None or now - view.observed_at < _OLD:
         return view.state
     return f"{view.state} ({format_duration(now - view.observed_at)} ago)"
+
+
+def _requested(view: LabView, text: str) -> str:
+    """``text`` of a lab, marked while it was only requested."""
+    return f"{text} requested" if text and view.state == "creating" and not view.image else text
 
 
 def status_text(status: LabStatus, now: float) -> str:

@@ -13,6 +13,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
 from lab.cli.terminal.table import table
+from lab.options import described
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import TemplateView
@@ -84,14 +85,15 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
     """Templates, a line each."""
     return table(
         (
-            "KEY", "BLUEPRINT", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE", "START",
-            "SIZE", "FORMED IN", "USE", "LAST USE", "SOURCE", "WHY",
+            "KEY", "BLUEPRINT", "OPTIONS", "NODES", "MEMORY", "CPUS", "DISK", "IMAGE", "STATE",
+            "START", "SIZE", "FORMED IN", "USE", "LAST USE", "SOURCE", "WHY",
         ),
         [
             (
                 view.key,
                 view.blueprint,
-                str(view.nodes),
+                described(view.options) or "-",
+                str(view.node_count),
                 _each(view, "memory", size_or_dash),
                 _each(view, "cpus", str),
                 _each(view, "disk", size_or_dash),
@@ -107,5 +109,5 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
             )
             for view in views
         ],
-        right={2, 3, 4, 5, 9, 10},
+        right={3, 4, 5, 6, 10, 11},
     )  # fmt: skip

@@ -47,6 +47,7 @@ from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.names import Owner, template_ref
+from lab.options import shown
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 
@@ -386,4 +387,5 @@ def view(record: TemplateRecord) -> TemplateView:
         why=record.why,
         each=tuple(PlannedNode(name, **own) for name, own in record.nodes.items()),
         source=record.source,
+        options=shown(record.options),
     )

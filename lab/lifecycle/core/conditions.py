@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lab.blueprints import Blueprint, proxy, with_options
-from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
+from lab.errors import CommandFailed, InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.core.views import SILENT, LabView, NodeView
 from lab.names import parse_node
 from lab.observe.ways import Rows
@@ -80,8 +80,9 @@ def until(
 ) -> LabView:
     """The lab once all ``conditions`` hold at one look, of which there is one a second at most.
 
-    ``timeout`` in seconds. Raises InvalidSpec for what can never be, CommandFailed for a statement
-    that the server will always refuse, and NotReady with what was found last.
+    ``timeout`` in seconds. Raises NotFound for a node that does not exist, InvalidSpec for what can
+    never be, CommandFailed for a statement that the server will always refuse, and NotReady with
+    what was found last.
     """
     found: list[str] = []
     deadline = Deadline.after(timeout)
@@ -114,7 +115,7 @@ def unmet(condition: Condition, view: LabView, ask: Ask, seconds: float) -> str:
 def _not_primary(name: str, view: LabView) -> str:
     known = {node.name: node for node in view.nodes}
     if view.nodes and name not in known:
-        raise InvalidSpec(
+        raise NotFound(
             f"the lab {view.name} has no node {name}", hint=f"its nodes: {', '.join(known)}"
         )
     if view.nodes and not proxy.serves(known[name].role):

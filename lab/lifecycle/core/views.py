@@ -392,7 +392,7 @@ class TemplateView:
     ``why``: why it is broken, or why its RAM is no longer restored; else empty. ``image``: that of
     its engine; ``memory``, ``cpus``, ``disk``: the size that was requested for a node; ``each``:
     its nodes. ``source``: the snapshot of a lab in use that it was captured from, as
-    ``shop@loaded``; empty for one of a freshly formed cluster.
+    ``shop@loaded``; empty for one of a freshly formed cluster. ``options``: as ``Options.shown``.
     """
 
     key: str
@@ -413,6 +413,12 @@ class TemplateView:
     why: str = ""
     each: tuple[PlannedNode, ...] = ()
     source: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it has, with proxies, arbiters and replicas of a remote site."""
+        return len(self.each) or self.nodes
 
 
 @dataclass(frozen=True)

@@ -424,7 +424,7 @@ def test_images_and_templates(capsys: Capture) -> None:
     assert text in out(capsys, "image", "show", "mariadb")
     assert out(capsys, "image", "build", "mariadb", "-o", "name") == "0123456789abcdef\n"
     assert out(capsys, "template", "ls").splitlines()[1].split()[:5] == [
-        "feedfacefeedface", "pxc", "3", "768M", "1",
+        "feedfacefeedface", "pxc", "-", "3", "768M",
     ]  # fmt: skip
     assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
     assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.errors import CommandFailed, InvalidSpec, NotFound, NotReady
 from lab.lifecycle.core.conditions import parse, unmet, until
 from lab.lifecycle.core.views import LabView, NodeView
 from lab.observe.ways import Rows
@@ -52,7 +52,7 @@ def test_conditions_of_nodes(text: str, states: list[str], found: str) -> None:
 
 def test_what_can_never_be_is_refused() -> None:
     """Protects from waiting in vain: for a node that is not there, or where roles are fixed."""
-    with pytest.raises(InvalidSpec, match="no node n4"):
+    with pytest.raises(NotFound, match="no node n4"):
         unmet(parse("primary=n4"), view("ready"), never, 9.0)
     single = view("ready", "ready", blueprint="galera", rw=("n1", "n2"))
     assert unmet(parse("primary=n2"), single, never, 9.0) == ""

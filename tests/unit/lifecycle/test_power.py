@@ -11,7 +11,7 @@ import pytest
 
 from lab import host
 from lab.cli.terminal.show import lab_text
-from lab.errors import HostUnfit, NotFound, NotReady
+from lab.errors import HostUnfit, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities, Hypervisor, memory_of
 from lab.lifecycle import node_access, power, snapshot
@@ -174,10 +174,10 @@ def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         power.stop(ctx, "shop", node="n2", force=True)
-        with pytest.raises(NotFound, match="n2 of shop does not run") as refused:
+        with pytest.raises(NotReady, match="n2 of shop does not run") as refused:
             node_access.execute(ctx, "shop", "n2", ["/bin/sync"], timeout=1)
         assert "lab start shop --node n2" in refused.value.hint
-        with pytest.raises(NotFound, match="n2 of shop does not run"):
+        with pytest.raises(NotReady, match="n2 of shop does not run"):
             node_access.console_argv(ctx, "shop", "n2")
         assert start_node(ctx, "shop", "n2", timeout=10).state == "ready"
 
