@@ -27,6 +27,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "extra": json.loads,
     "services": json.loads,
     "ports": json.loads,
+    "seen": json.loads,
     "protected": bool,
 }
 """The fields that SQLite keeps as another type."""

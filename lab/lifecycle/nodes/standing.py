@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.blueprints import Known, Link, has_server
 from lab.errors import LabError
 from lab.lifecycle.nodes.connection import elects, follows, links_of
 from lab.observe.round import Observation, Observed
 from lab.state.records import LabWithNodes, NodeRecord
-from lab.state.store import Store
+
+if TYPE_CHECKING:
+    from lab.state.store import Store
 
 LAST_KNOWN: Known = "last known"
 
