@@ -1,4 +1,4 @@
-"""Progress on stderr: a spinner on a terminal, notes only elsewhere.
+"""Progress on stderr: a spinner on a terminal; elsewhere notes, and a line a minute.
 
 The import of a library for it (rich: 38 ms) would be part of each command's start-up time.
 """
@@ -14,6 +14,7 @@ from typing import TextIO
 
 from lab.cli.terminal.table import tick
 from lab.progress import Event
+from lab.units import format_duration
 
 CLEAR = "\r\x1b[K"
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -22,12 +23,52 @@ _WORTH_KEEPING = 1.0
 """Seconds from which on a step's line stays on the screen."""
 
 
-class Notes:
-    """A listener that prints notes, one a line, and ignores other events."""
+_EVERY = 60.0
+"""Seconds between two lines about what takes long, where nothing can be drawn over."""
 
-    def __init__(self, stream: TextIO) -> None:
+
+class _Steps:
+    """The steps under way, and how far they are."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, str, float]] = []
+        self._far: dict[str, str] = {}
+
+    def hear(self, event: Event) -> None:
+        """Take in an event that is no note."""
+        if event.state == "begin":
+            self._open.append((event.step, event.text, time.monotonic()))
+        elif event.state == "update":
+            self._far[event.step] = f": {event.text}"
+        else:
+            self._far.pop(event.step, None)
+            for place in range(len(self._open) - 1, -1, -1):
+                if self._open[place][0] == event.step:
+                    del self._open[place]
+                    break
+
+    def line(self) -> str:
+        """The innermost one, how far it is, and since when; empty for none."""
+        if not self._open:
+            return ""
+        step, text, since = self._open[-1]
+        took = format_duration(time.monotonic() - since)
+        return f"{text or step}{self._far.get(step, '')}  {took}"
+
+
+class Notes:
+    """A listener that prints notes, one a line, and every minute what takes that long.
+
+    ``every``: seconds.
+    """
+
+    def __init__(self, stream: TextIO, *, every: float = _EVERY) -> None:
         self._stream = stream
+        self._every = every
         self._lock = threading.Lock()
+        self._steps = _Steps()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
         self._silent = False
 
     def __enter__(self) -> Notes:
@@ -37,17 +78,39 @@ class Notes:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.silence()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def __call__(self, event: Event) -> None:
         """Handle an event; called from any thread."""
-        if event.state == "note" and not self._silent:
-            with self._lock:
-                self._stream.write(f"{event.text}\n")
-                self._stream.flush()
+        with self._lock:
+            if self._silent:
+                return
+            if event.state == "note":
+                self._write(event.text)
+                return
+            self._steps.hear(event)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
+                self._thread.start()
 
     def silence(self) -> None:
         """Print nothing more; safe in a signal handler, so it takes no lock."""
         self._silent = True
+
+    def _repeat(self) -> None:
+        while not self._stop.wait(self._every):
+            with self._lock:
+                if not self._silent and (line := self._steps.line()):
+                    self._write(line)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+        except OSError:
+            self._silent = True  # nobody reads it any more; the command continues
 
 
 class Spinner:
@@ -56,8 +119,7 @@ class Spinner:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self._under_way: list[tuple[str, str, float]] = []
-        self._far: dict[str, str] = {}
+        self._steps = _Steps()
         self._stop = threading.Event()
         self._silent = False
         self._thread: threading.Thread | None = None
@@ -84,27 +146,17 @@ class Spinner:
                 return
             if event.state == "note":
                 self._write(f"{CLEAR}{event.text}\n")
-            elif event.state == "begin":
-                self._under_way.append((event.step, event.text, time.monotonic()))
+                return
+            self._steps.hear(event)
+            if event.state == "begin":
                 self._start()
-            elif event.state == "update":
-                self._far[event.step] = f": {event.text}"
-            else:
-                self._end(event)
+            elif event.state == "end" and event.seconds >= _WORTH_KEEPING:
+                text = event.text or event.step
+                self._write(f"{CLEAR}{self._tick} {text}  {event.seconds:.1f} s\n")
 
     def silence(self) -> None:
         """Draw nothing more; safe in a signal handler, so it takes no lock."""
         self._silent = True
-
-    def _end(self, event: Event) -> None:
-        self._far.pop(event.step, None)
-        for place in range(len(self._under_way) - 1, -1, -1):
-            if self._under_way[place][0] == event.step:
-                del self._under_way[place]
-                break
-        if event.state == "end" and event.seconds >= _WORTH_KEEPING:
-            text = event.text or event.step
-            self._write(f"{CLEAR}{self._tick} {text}  {event.seconds:.1f} s\n")
 
     def _start(self) -> None:
         if self._thread is None:
@@ -117,14 +169,10 @@ class Spinner:
             with self._lock:
                 if self._silent:
                     return
-                if self._under_way:
-                    self._draw(self._frames[turn % len(self._frames)])
+                if line := self._steps.line():
+                    frame = self._frames[turn % len(self._frames)]
+                    self._write(CLEAR + f"{frame} {line}"[: self._width() - 1])
             turn += 1
-
-    def _draw(self, frame: str) -> None:
-        step, text, since = self._under_way[-1]
-        line = f"{frame} {text or step}{self._far.get(step, '')}  {time.monotonic() - since:.0f} s"
-        self._write(CLEAR + line[: self._width() - 1])
 
     def _width(self) -> int:
         try:

@@ -121,7 +121,7 @@ def test_the_spinner_shows_what_takes_long() -> None:
         spinner(Event("boot", "end", "booting n1", 0.2))
         spinner(Event("form", "end", "forming the cluster", 41.2))
     shown = stream.getvalue()
-    assert f"{CLEAR}⠋ booting n1  0 s" in shown
+    assert f"{CLEAR}⠋ booting n1  0s" in shown
     assert f"{CLEAR}✓ forming the cluster  41.2 s\n" in shown
     assert "✓ booting" not in shown
     assert shown.endswith(CLEAR)
@@ -160,6 +160,27 @@ def test_without_a_terminal_there_are_notes_only() -> None:
         for state in ("begin", "note", "end", "fail"):
             notes(Event("clone", state, f"text of {state}"))
     assert stream.getvalue() == "text of note\n"
+
+
+def test_without_a_terminal_what_takes_long_has_a_line_now_and_then() -> None:
+    """Protects who reads a log of CI: half an hour without a line looks like a hang."""
+    stream = io.StringIO()
+    with Notes(stream, every=0.05) as notes:
+        notes(Event("load", "begin", "loading the data"))
+        notes(Event("load", "update", "33M of 187M, 5m left"))
+        while stream.getvalue().count("\n") < 2:
+            time.sleep(0.01)
+        notes(Event("load", "end", "loading the data", 0.2))
+        before = stream.getvalue()
+        time.sleep(0.15)
+    assert before.splitlines()[0] == "loading the data: 33M of 187M, 5m left  0s"
+    assert len(stream.getvalue().splitlines()) <= len(before.splitlines()) + 1
+    silent = Notes(stream, every=0.01)
+    silent.silence()
+    with silent:
+        silent(Event("load", "begin", "loading"))
+        time.sleep(0.05)
+    assert "loading  0s" not in stream.getvalue()
 
 
 def test_a_terminal_that_hangs_up_does_not_end_the_work() -> None:
