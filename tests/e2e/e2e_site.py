@@ -34,6 +34,11 @@ PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
 
 PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
+ZONES = (
+    "SELECT CONVERT_TZ('2026-07-01 12:00:00', 'UTC', 'Europe/Berlin') = '2026-07-01 14:00:00',"
+    " COUNT(*) > 300, CAST(SUM(CRC32(name)) AS CHAR) FROM mysql.time_zone_name"
+)
+"""Whether a server knows time zones by name, and a checksum of the names."""
 CRASH_NAME = "E2E_CRASH_NAME"
 
 _UNUSED = 14 * 86400.0

@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.e2e.e2e_site import PXC, Done, Site, listening
+from tests.e2e.e2e_site import PXC, ZONES, Done, Site, listening
 
 pytestmark = pytest.mark.e2e
 
@@ -68,6 +68,9 @@ def test_a_lab_is_what_up_says(site: Site) -> None:
     assert {one["met"] for one in status["requirements"]} == {True}
     assert site.lab("ls", "-o", "name").stdout.split() == [name]
     assert site.lab("wait", name, "--timeout", "20").seconds < 15
+
+    zones = {tuple(site.sql(name, node, ZONES)[0]) for node in ("n1", "n2", "n3")}
+    assert [zone[:2] for zone in zones] == [(1, 1)], zones
 
     # Written on one node, read on all.
     site.sql(name, "n1", "CREATE DATABASE shop")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.wait import Deadline, until
-from tests.e2e.e2e_site import Site
+from tests.e2e.e2e_site import ZONES, Site
 from tests.e2e.test_cluster import query
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
@@ -44,6 +44,8 @@ def test_a_source_and_its_replicas(image: Site, engine: str) -> None:
         assert [node["role"] for node in view["nodes"]] == ["source", "replica", "replica"]
         _shop(view["dsn"])
         _replicated(image, name, 1)
+        zones = {tuple(image.sql(name, node, ZONES)[0]) for node in ("n1", "n2", "n3")}
+        assert [zone[:2] for zone in zones] == [(1, 1)], zones
         refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=6)
         assert "read-only" in refused.stderr
         # Another one, with the same names of nodes: neither sees the other.
