@@ -64,6 +64,19 @@ class DatasetRequest(Asked):
             examples=["mariadb:10.11"],
         ),
     ] = None
+    settings: Annotated[
+        list[Annotated[str, Field(max_length=1024)]],
+        Field(
+            max_length=100,
+            default_factory=list,
+            description="Options of the servers that load and mask, `NAME=VALUE`.",
+            examples=[["innodb_ft_min_token_size=2"]],
+        ),
+    ]
+    my_cnf: Annotated[
+        str, Field(max_length=1 << 16, description="The same, as the text of an option file.")
+    ] = ""
+    force: Annotated[bool, Field(description="Also of a source that leaves no table.")] = False
     shared: Annotated[bool, Field(description="All projects may use it.")] = False
 
 
@@ -103,11 +116,18 @@ class DatasetVersion(BaseModel):
             examples=[["shop.customers.mail varchar"]],
         ),
     ]
+    options: Annotated[list[str], Field(description="Of the servers that loaded and masked it.")]
+    accounts: Annotated[list[str], Field(description="Those that came with it.")]
+    definers: Annotated[
+        list[str],
+        Field(description="Of views, routines, triggers and events, that are no account."),
+    ]
 
     @staticmethod
     def of(view: DatasetView, used_by: list[str]) -> DatasetVersion:
         """``view`` as the API returns it, with the users that the caller may see."""
         found = {**vars(view), "used_by": used_by, "columns": list(view.columns)}
+        found |= {key: list(found[key]) for key in ("options", "accounts", "definers")}
         found["tables"] = [_table(one) for one in view.tables]
         return DatasetVersion(**found)
 

@@ -262,8 +262,18 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     job runs. ``shared``: for all projects.
     """
 
-    LATER = ("engine",)
-    LARGE = ("mask", "sql", "warm", "tables", "where", "schema_only", "defaults_file")
+    LATER = ("engine", "force", "settings", "my_cnf")
+    LARGE = (
+        "mask",
+        "sql",
+        "warm",
+        "settings",
+        "my_cnf",
+        "tables",
+        "where",
+        "schema_only",
+        "defaults_file",
+    )
 
     name: str
     source: str
@@ -280,12 +290,21 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     lab_created_at: float | None = None
     engine: str = ""
     shared: bool = False
+    force: bool = False
+    settings: tuple[str, ...] = ()
+    my_cnf: str = ""
 
 
 class RefreshDataset(Request, frozen=True, kw_only=True):
-    """``refresh-dataset``: the subject of the job; ``keep``: versions, None: as it was created."""
+    """``refresh-dataset``: the subject of the job; ``keep``: versions, None: as it was created.
+
+    ``force``: also if the source has much less than the latest version.
+    """
+
+    LATER = ("force",)
 
     keep: int | None = None
+    force: bool = False
 
 
 class DeleteDataset(Request, frozen=True, kw_only=True):

@@ -432,6 +432,9 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
             upload=upload,
             warm=request.warm,
             engine=request.engine,
+            settings=request.settings,
+            my_cnf=request.my_cnf,
+            force=request.force,
         )
     finally:
         if upload is not None:
@@ -455,7 +458,9 @@ def refresh_dataset(ctx: Context, task: Task[RefreshDataset]) -> str:
     """Make the next version of a dataset, and return it as the job's subject."""
     done = datasets.made_by(ctx, task.job.id) if task.again else None
     name = task.job.about.partition(":")[2]
-    return _version(done or datasets.refresh(ctx, name, keep=task.request.keep))
+    return _version(
+        done or datasets.refresh(ctx, name, keep=task.request.keep, force=task.request.force)
+    )
 
 
 def _version(made: DatasetView) -> str:

@@ -42,6 +42,7 @@ from lab.datasets.source import UPLOAD, LabCapture, StandardInput, Uploaded, che
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle import dataset
 from lab.lifecycle.core.views import UploadView
+from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.datasets.made import read_made
 from lab.names import parse_dataset
 from lab.progress import Listener
@@ -139,10 +140,18 @@ def scan(core: CoreOf, caller: Reader, name: Which) -> list[PersonalColumn]:
     responses={201: {"model": Dataset, "description": "The next version is loaded."}},
 )
 async def refresh(
-    core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait, key: Key = None
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    name: Name,
+    wait: Wait,
+    key: Key = None,
+    force: Annotated[
+        bool, Query(description="Also if the source has much less than the latest version.")
+    ] = False,
 ) -> Response:
     """Make the next version from the same source; versions beyond `keep` are removed."""
-    job = await in_thread(submit_refresh, jobs, caller, name, key)
+    job = await in_thread(submit_refresh, jobs, caller, name, key, force)
     return await outcome(core, job, wait, partial(_made, core, caller))
 
 
@@ -215,6 +224,7 @@ def _request(
     if asked.shared:
         _check_admin(caller, "datasets for all projects")
     dataset.check_rules(asked.mask)
+    loading_options(asked.settings, asked.my_cnf)
     if asked.warm:
         queries.check(asked.warm)
     text, sent, created_at, project = asked.source, "", None, caller.token.project
@@ -252,6 +262,9 @@ def _request(
         upload=sent,
         lab_created_at=created_at,
         shared=asked.shared,
+        force=asked.force,
+        settings=tuple(asked.settings),
+        my_cnf=asked.my_cnf,
     )
     return request, project
 
@@ -273,7 +286,9 @@ def _sent(core: Core, caller: Caller, identity: str, before: JobRecord | None) -
     return str(path.relative_to(core.settings.home.uploads)), str(Uploaded(path.name))
 
 
-def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> JobRecord:
+def submit_refresh(
+    jobs: Jobs, caller: Caller, name: str, key: str | None, force: bool = False
+) -> JobRecord:
     """Submit the job that makes the next version of a dataset.
 
     Raises NotFound, Forbidden, InvalidSpec, Busy, LimitReached.
@@ -290,7 +305,7 @@ def submit_refresh(jobs: Jobs, caller: Caller, name: str, key: str | None) -> Jo
     dataset.check_refreshable(name, made)
     guest = dataset.guest_size(core.store, made.source)
     job = new_job(
-        caller.token, "refresh-dataset", RefreshDataset(), about=f"dataset:{name}",
+        caller.token, "refresh-dataset", RefreshDataset(force=force), about=f"dataset:{name}",
         project=record.project or None, key=key, guests=[guest],
     )  # fmt: skip
 

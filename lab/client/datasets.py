@@ -78,6 +78,9 @@ class Datasets:
         defaults_file: str = "",
         warm: str = "",
         engine: str = "",
+        settings: Sequence[str] = (),
+        my_cnf: str = "",
+        force: bool = False,
         shared: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
@@ -87,7 +90,9 @@ class Datasets:
         ``source``: ``generate:...``, ``lab:NAME``, ``upload:ID``; for administrators also a path of
         the service's host and ``mysql://...``. As texts ``mask``: masking rules, ``sql``: further
         SQL, ``warm``: queries whose data labs have in memory. ``engine``: such as mariadb:10.11;
-        empty: the default series of MariaDB. ``shared``: for all projects, by
+        empty: the default series of MariaDB. ``settings``, ``my_cnf``: options of the servers that
+        load and mask, NAME=VALUE and as the text of an option file. ``force``: also a source that
+        leaves no table. ``shared``: for all projects, by
         administrators. If this raises, the job is cancelled and undone. Raises InvalidSpec,
         Forbidden, NotFound, Conflict, LimitReached, HostUnfit, NotReady after ``timeout`` seconds.
         """
@@ -101,6 +106,9 @@ class Datasets:
             "defaults_file": defaults_file,
             "warm": warm,
             "engine": engine,
+            "settings": list(settings),
+            "my_cnf": my_cnf,
+            "force": force,
             "shared": shared,
         }
         body = {"name": name, "source": source, "blueprint": blueprint}
@@ -108,10 +116,19 @@ class Datasets:
         return self._make(path_of("datasets"), body, timeout, listener)
 
     def refresh(
-        self, name: str, *, timeout: float | None = None, listener: Listener | None = None
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        timeout: float | None = None,
+        listener: Listener | None = None,
     ) -> DatasetView:
-        """Make the next version from the same source; raises as ``create``."""
-        return self._make(path_of("datasets", name, "refresh"), None, timeout, listener)
+        """Make the next version from the same source; raises as ``create``.
+
+        ``force``: also if the source has much less than the latest version.
+        """
+        path = path_of("datasets", name, "refresh") + ("?force=true" if force else "")
+        return self._make(path, None, timeout, listener)
 
     def remove(self, which: str, *, defer: bool = False, listener: Listener | None = None) -> bool:
         """Remove a version, or all of a dataset; whether it is gone.

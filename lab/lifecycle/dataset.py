@@ -25,10 +25,18 @@ from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
-from lab.lifecycle.datasets.load import MASK, STAGE, load, loader_size, size_of
+from lab.lifecycle.datasets.load import (
+    MASK,
+    STAGE,
+    load,
+    loader_size,
+    loading_options,
+    size_of,
+)
 from lab.lifecycle.datasets.made import Made, read_made, write_made
 from lab.lifecycle.datasets.masking import columns_of, require_mimesis
 from lab.lifecycle.datasets.warm import try_queries
+from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
 from lab.lifecycle.images.engine import choose, required
@@ -59,6 +67,9 @@ def create(
     upload: Path | None = None,
     warm: str = "",
     engine: str = "",
+    force: bool = False,
+    settings: Sequence[str] = (),
+    my_cnf: str = "",
 ) -> DatasetView:
     """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
 
@@ -67,6 +78,8 @@ def create(
     ``mask``, ``sql``: rules and further SQL as texts; ``upload``: the file of an Uploaded source.
     ``warm``: queries, whose data labs have in memory.
     ``engine``: a series of MariaDB, such as mariadb:10.11; empty: the default one.
+    ``force``: also a source that leaves no table. ``settings``, ``my_cnf``: options of the servers
+    that load and mask, as ``loading_options``.
     Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
     when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
@@ -77,13 +90,16 @@ def create(
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     if isinstance(source, LabCapture):
-        plan = _check_lab(ctx, source, files, bool(rules or mask or sql), engine)
+        plan = _check_lab(
+            ctx, source, files, bool(rules or mask or sql or settings or my_cnf), engine
+        )
     elif engine:
         check_engine(plan, engine)
     paths = tuple(str(Path(file).absolute()) for file in files)
     text_of_rules = _rules_text(rules) if rules else check_rules(mask)
     made = Made(text, plan, paths, keep, text_of_rules, selection, sql=sql)
-    made = replace(made, engine=engine)
+    loading_options(settings, my_cnf)
+    made = replace(made, engine=engine, settings=tuple(settings), my_cnf=my_cnf)
     if warm:
         made = replace(made, warm=queries.check(warm))
     if isinstance(source, LabCapture):
@@ -91,7 +107,8 @@ def create(
     project = ctx.origin.project
     with _series(ctx, name):
         check_free(ctx.store, name, project)
-        return _make(ctx, name, made, project, upload)
+        accept = anything if force or isinstance(source, LabCapture) else has_tables(str(source))
+        return _make(ctx, name, made, project, accept, upload)
 
 
 def check_free(store: Store, name: str, project: str) -> None:
@@ -109,11 +126,14 @@ def check_free(store: Store, name: str, project: str) -> None:
         )
 
 
-def refresh(ctx: Context, name: str, *, keep: int | None = None) -> DatasetView:
+def refresh(
+    ctx: Context, name: str, *, keep: int | None = None, force: bool = False
+) -> DatasetView:
     """Make the next version from the same source; versions beyond those to keep are removed.
 
     Those that labs use go with the last of these labs. ``keep``: None for what ``create`` was
-    given. Raises as ``create``, and NotFound.
+    given; ``force``: also if the source has much less than the latest version. Raises as
+    ``create``, NotFound, and Conflict for such a source: all versions stay.
     """
     with _series(ctx, name):
         record = named(ctx, name)
@@ -128,10 +148,11 @@ def refresh(ctx: Context, name: str, *, keep: int | None = None) -> DatasetView:
                     hint="another project has a lab of that name now",
                 )
             _check_whole(of)
-        view = _make(ctx, name, replace(made, keep=made.keep if keep is None else keep),
-                     record.project)  # fmt: skip
+        accept = anything if force else no_less(f"{name}@{record.version}", made.tables)
+        made = replace(made, keep=made.keep if keep is None else keep)
+        view = _make(ctx, name, made, record.project, accept)
         there = [one for one in versions_of(ctx, name) if not one.removing]
-        if most := made.keep if keep is None else keep:
+        if most := made.keep:
             for old in there[:-most]:
                 remove(ctx, f"{name}@{old.version}", defer=True)
         return view
@@ -286,7 +307,8 @@ def _check_lab(
         raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is mariadb")
     if files or changed:
         raise InvalidSpec(
-            f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL",
+            f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
+            " options",
             hint="execute the statements in a branch of the lab, and make the dataset from that",
         )
     _check_whole(record)
@@ -305,11 +327,16 @@ def _check_whole(lab: LabRecord) -> None:
 
 
 def _make(
-    ctx: Context, name: str, made: Made, project: str, upload: Path | None = None
+    ctx: Context,
+    name: str,
+    made: Made,
+    project: str,
+    accept: Accept,
+    upload: Path | None = None,
 ) -> DatasetView:
     source = sources.parse(made.source)
     if isinstance(source, LabCapture):
-        return _of_lab(ctx, name, made, source, project)
+        return _of_lab(ctx, name, made, source, project, accept)
     if isinstance(source, Uploaded):
         if upload is None or not upload.is_file():
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
@@ -331,14 +358,18 @@ def _make(
             dataset=name, version=version, parent=base, project=project, job=ctx.origin.job,
         )  # fmt: skip
         with images.making(ctx, record):
-            done = load(ctx, key, image, made, name, source)
+            ctx.home.create_directory(Owner("image", key))
+            write_made(ctx, key, made)  # what is known while it is loaded
+            done = load(ctx, key, image, made, name, source, accept)
             facts = publish.derive(ctx, key, images.built(ctx, base))
             write_made(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
-def _of_lab(ctx: Context, name: str, made: Made, source: LabCapture, project: str) -> DatasetView:
+def _of_lab(
+    ctx: Context, name: str, made: Made, source: LabCapture, project: str, accept: Accept
+) -> DatasetView:
     began = time.time()
     with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
         base = record_of(ctx, source.lab).image
@@ -352,12 +383,15 @@ def _of_lab(ctx: Context, name: str, made: Made, source: LabCapture, project: st
             )  # fmt: skip
             with images.making(ctx, record):
                 owner = Owner("image", key)
+                ctx.home.create_directory(owner)
+                write_made(ctx, key, made)  # what is known while it is copied
                 server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
                 with ctx.progress.step("rest", "stopping the server"):
                     server.forget()
                     if made.warm:
                         try_queries(server, made.warm)
                     tables, columns = server.analyse(), columns_of(server)
+                    accept(tables)
                     server.rest(nodes_images[server.node.image])
                 with ctx.progress.step("copy", "copying the disks"):
                     copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
@@ -397,4 +431,7 @@ def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> Datase
         blueprint=made.blueprint,
         keep=made.keep,
         columns=tuple(f"{one} {one.type}" for one in made.columns) if columns else (),
+        options=(*made.settings, *(["an option file"] if made.my_cnf else [])),
+        accounts=made.accounts,
+        definers=made.definers,
     )

@@ -142,6 +142,10 @@ INSERT INTO orders VALUES (1, '{PLANTED[1]}', 7), (2, '{PLANTED[0]}', 8), (3, '{
 DELETE FROM orders WHERE id = 3;
 CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20));
 INSERT INTO parts VALUES (1, 'bolt');
+CREATE DEFINER = gone@'10.20.%' VIEW names AS SELECT name FROM parts;
+CREATE DEFINER = app@'%' VIEW ours AS SELECT name FROM parts;
+CREATE USER app@'%' IDENTIFIED BY 'secret';
+GRANT SELECT ON shop.* TO app@'%';
 """
 RULES = """\
 [tables."shop.customers"]
@@ -183,8 +187,13 @@ def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path
     assert "no rule names 1 columns of covered tables" in failed.stderr
     assert "shop.customers.note" in failed.stderr
     rules.write_text(RULES)
-    made = site.lab(*create, "-o", "json", timeout=900).json
+    done = site.lab(*create, "--set", "innodb_ft_min_token_size=2", "-o", "json", timeout=900)
+    made = done.json
     assert made["masked"]
+    assert made["options"] == ["innodb_ft_min_token_size=2"]
+    assert made["accounts"] == ["'app'@'%'"]
+    assert made["definers"] == ["gone@10.20.%"]
+    assert "fail with error 1449: gone@10.20.%" in done.stderr
     lab = site.name("masked")
     with site.up("galera", "--nodes", "1", "--dataset", name, "--name", lab) as view:
         assert view["started"] == "warm"
@@ -196,6 +205,9 @@ def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path
         )
         assert site.sql(lab, "n1", joined) == [[1, 2], [2, 1]]
         assert site.sql(lab, "n1", "SELECT name FROM shop.parts") == [["bolt"]]
+        assert site.sql(lab, "n1", "SELECT name FROM shop.ours") == [["bolt"]]
+        grants = [row[0] for row in site.sql(lab, "n1", "SHOW GRANTS FOR app@'%'")]
+        assert "GRANT SELECT ON `shop`.* TO `app`@`%`" in grants
         assert list(holding(site.root, b"planted@example.org")) == []
         assert any(holding(site.root, rows[0][1].encode())), "the search finds nothing at all"
     assert "shop.parts" not in site.lab("dataset", "scan", name).stdout

@@ -365,6 +365,9 @@ class LocalSession:
         selection: Selection,
         warm: Path | None,
         engine: str,
+        force: bool = False,
+        settings: Sequence[str] = (),
+        my_cnf: str = "",
     ) -> DatasetView:
         """See Session."""
         from lab.datasets import queries
@@ -381,13 +384,16 @@ class LocalSession:
             selection=selection,
             warm=queries.read(warm) if warm else "",
             engine=engine,
+            force=force,
+            settings=tuple(settings),
+            my_cnf=my_cnf,
         )
 
-    def refresh_dataset(self, name: str) -> DatasetView:
+    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """See Session."""
         from lab.lifecycle import dataset
 
-        return dataset.refresh(self._context, name)
+        return dataset.refresh(self._context, name, force=force)
 
     def datasets(self) -> list[DatasetView]:
         """See Session."""

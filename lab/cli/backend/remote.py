@@ -369,6 +369,9 @@ class RemoteSession:
         selection: Selection,
         warm: Path | None,
         engine: str,
+        force: bool = False,
+        settings: Sequence[str] = (),
+        my_cnf: str = "",
     ) -> DatasetView:
         """See Session; a dump is sent from here, a server is reached from the service's host."""
         from lab.cli.backend import remote_data
@@ -387,12 +390,15 @@ class RemoteSession:
             defaults_file=selection.defaults_file,
             warm=queries.read(warm) if warm else "",
             engine=engine,
+            force=force,
+            settings=settings,
+            my_cnf=my_cnf,
             listener=self._hear,
         )
 
-    def refresh_dataset(self, name: str) -> DatasetView:
+    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """See Session."""
-        return self._client.datasets.refresh(name, listener=self._hear)
+        return self._client.datasets.refresh(name, force=force, listener=self._hear)
 
     def datasets(self) -> list[DatasetView]:
         """See Session."""

@@ -232,14 +232,19 @@ class Session(Protocol):
         selection: Selection,
         warm: Path | None,
         engine: str,
+        force: bool = False,
+        settings: Sequence[str] = (),
+        my_cnf: str = "",
     ) -> DatasetView:
         """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
 
         ``rules``: a file of masking rules; ``selection``: what of a live server is loaded;
-        ``warm``: a file of queries; ``engine``: a series of MariaDB, empty: the default one.
+        ``warm``: a file of queries; ``engine``: a series of MariaDB, empty: the default one;
+        ``force``: also a source that leaves no table; ``settings``, ``my_cnf``: options of the
+        servers that load and mask, and files of them.
         """
 
-    def refresh_dataset(self, name: str) -> DatasetView:
+    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """Make the next version of a dataset from the same source."""
 
     def datasets(self) -> list[DatasetView]:

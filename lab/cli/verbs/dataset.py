@@ -147,10 +147,32 @@ def create(
             help="Queries whose data labs have in memory; default: small tables.",
         ),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="An option of the servers that load and mask; may be repeated.",
+        ),
+    ] = None,
+    my_cnf: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--my-cnf",
+            metavar="FILE",
+            show_default=False,
+            help="An option file of these servers; may be repeated.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also of a source that leaves no table.")
+    ] = False,
     output: flags.Output = "table",
 ) -> None:
     """Load data into an image for labs with `--dataset`."""
     from lab.datasets.live import Selection
+    from lab.options import read_file
 
     app = app_of(ctx)
     how = parse_format(output)
@@ -174,17 +196,31 @@ def create(
             selection=selection,
             warm=warm,
             engine=engine,
+            force=force,
+            settings=settings or (),
+            my_cnf="\n".join(read_file(str(path)) for path in my_cnf or ()),
         )
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 
 @manual("lab dataset refresh shop")
-def refresh(ctx: typer.Context, which: Which, output: flags.Output = "table") -> None:
+def refresh(
+    ctx: typer.Context,
+    which: Which,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also if the source has less than half of the tables, rows or bytes."
+        ),
+    ] = False,
+    output: flags.Output = "table",
+) -> None:
     """Make the next version from the same source."""
     app = app_of(ctx)
     how = parse_format(output)
     with app.open(doing="removing the unfinished dataset") as session:
-        view = session.refresh_dataset(which)
+        view = session.refresh_dataset(which, force=force)
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 
@@ -265,7 +301,7 @@ def _table(views: Sequence[DatasetView], now: float) -> str:
                 view.at,
                 view.state,
                 view.engine,
-                str(len(view.tables)),
+                str(len(view.tables)) if view.state != "building" else "-",
                 size_or_dash(view.loaded),
                 size_or_dash(view.size),
                 seconds_or_dash(view.seconds),
@@ -290,16 +326,29 @@ def shown(view: DatasetView, now: float) -> str:
             ("engine", view.engine),
             ("source", view.source),
             ("masked", "yes" if view.masked else "no"),
+            ("options", ", ".join(view.options)),
+            ("accounts", ", ".join(view.accounts)),
+            ("no account", ", ".join(view.definers)),
             ("project", view.project),
             ("sql", size_or_dash(view.loaded)),
             ("size", size_or_dash(view.size)),
-            ("loaded in", seconds_or_dash(view.seconds)),
-            ("age", age(view.created_at, now)),
+            *_times(view, now),
             ("used by", ", ".join(view.used_by)),
-            ("tables", str(len(view.tables))),
-            *(("", _table_text(one)) for one in largest),
+            *(
+                [("tables", str(len(view.tables))), *(("", _table_text(one)) for one in largest)]
+                if view.state != "building"
+                else []
+            ),
         ]
     )
+
+
+def _times(view: DatasetView, now: float) -> list[tuple[str, str]]:
+    """How long it took and when; of one that is being loaded, since when."""
+    since = age(view.created_at, now)
+    if view.state == "building":
+        return [("loading", f"since {since}")]
+    return [("loaded in", seconds_or_dash(view.seconds)), ("age", since)]
 
 
 def _table_text(one: Mapping[str, str | int]) -> str:

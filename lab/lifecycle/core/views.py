@@ -339,7 +339,9 @@ class DatasetView:
     ``used_by`` names templates and labs; ``steps``: what made it just now. ``state``: building,
     ready, or removing: no new lab gets it. ``project``: of the service, whose data it has; empty:
     for all. ``keep``: how many versions are kept, 0 for all. ``columns``: such as
-    ``shop.customers.mail varchar``, where one version was asked for.
+    ``shop.customers.mail varchar``, where one version was asked for. ``options``: of the servers
+    that loaded and masked it; ``accounts``: that came with it; ``definers``: of views, routines,
+    triggers and events, that are no account, so these fail with error 1449.
     """
 
     name: str
@@ -360,6 +362,9 @@ class DatasetView:
     blueprint: str = ""
     keep: int = 0
     columns: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    definers: tuple[str, ...] = ()
 
     @property
     def at(self) -> str:

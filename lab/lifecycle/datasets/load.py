@@ -35,15 +35,18 @@ from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
 from lab.lifecycle.datasets.made import Made
 from lab.lifecycle.datasets.masking import columns_of, mask
+from lab.lifecycle.datasets.outside import Outside, outside
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.physical import Stored
 from lab.lifecycle.datasets.spool import Spool
 from lab.lifecycle.datasets.warm import try_queries
+from lab.lifecycle.datasets.worth import Accept, anything, check_source
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.lifecycle.images.versions import versions_of
 from lab.names import Owner, VolumeName
+from lab.options import OptionFile, Options
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
 from lab.spec import NodeSize
 from lab.storage import Volume
@@ -87,11 +90,13 @@ class _Data:
         return (self.backup.size if self.backup else 0) + (self.spool.size if self.spool else 0)
 
 
-def load(ctx: Context, key: str, image: Image, made: Made, name: str, source: Source) -> Made:
+def load(
+    ctx: Context, key: str, image: Image, made: Made, name: str, source: Source, accept: Accept
+) -> Made:
     """Make the disks of the image ``key`` with the data of ``source``; what is known of them.
 
-    ``name``: the dataset's. Raises InvalidSpec, HostUnfit, LimitReached and NotReady; what was made
-    stays if it fails.
+    ``name``: the dataset's; ``accept``: of the tables that are there then. Raises InvalidSpec,
+    HostUnfit, LimitReached and NotReady; what was made stays if it fails.
     """
     files = [Path(file) for file in made.files]
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
@@ -103,19 +108,29 @@ def load(ctx: Context, key: str, image: Image, made: Made, name: str, source: So
         if made.sql:
             files.append(_further(work, made.sql))
         data = _data(ctx, source, files, work, image, made, name)
+        if data.spool is not None and data.backup is None and accept is not anything:
+            check_source(data.spool.found, str(source))
         _check_growth(ctx, source, data.size, masks=rules is not None)
-        server = _loaded(ctx, Owner("image", key), image, data, rules, name)
+        server, found = _loaded(ctx, Owner("image", key), image, data, rules, made, name)
         with ctx.progress.step("rest", "stopping the server"):
             if made.warm:
                 try_queries(server, made.warm)
             tables, columns = server.analyse(), columns_of(server)
+            accept(tables)
             server.rest(image)
     finally:
         isolate.remove_tree(work)
     if foreign := [t for t in tables if t.engine.lower() not in ("innodb", "sequence")]:
         some = ", ".join(f"{t.database}.{t.name} ({t.engine})" for t in foreign[:5])
         ctx.progress.note("dataset", f"Galera replicates tables of InnoDB only, not {some}")
-    return replace(made, loaded=data.size, tables=tuple(tables), columns=columns)
+    return replace(
+        made,
+        loaded=data.size,
+        tables=tuple(tables),
+        columns=columns,
+        accounts=found.accounts,
+        definers=found.definers,
+    )
 
 
 def _data(
@@ -176,35 +191,46 @@ class _Watch:
 
 
 def _loaded(
-    ctx: Context, owner: Owner, image: Image, data: _Data, rules: Rules | None, name: str
-) -> Server:
-    """A server on the disks of ``owner``; with ``rules`` one that has only masked data.
+    ctx: Context,
+    owner: Owner,
+    image: Image,
+    data: _Data,
+    rules: Rules | None,
+    made: Made,
+    name: str,
+) -> tuple[Server, Outside]:
+    """A server on the disks of ``owner``, and what the source had beside databases.
+
+    With ``rules`` one that has only masked data.
 
     Masking leaves what was there in undo logs, redo logs and free blocks. So a first server loads
     and masks, and its dump is loaded by a second one on fresh disks.
     """
-    profile = ctx.settings.profile_of("")
+    profile, options = ctx.settings.profile_of(""), loading_options(made.settings, made.my_cnf)
     size = replace(loader_size(), disk=_disk(ctx, image, _GROWTH * data.size))
     disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
     if rules is None:
-        server = boot(ctx, owner, BASE, image, size, profile, disks)
+        server = boot(ctx, owner, BASE, image, size, profile, disks, options)
         _fill(server, data)
+        found = outside(server, masked=False)
     else:
         masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * data.size + GIB)
         large = replace(size, disk=_disk(ctx, image, _MASK_GROWTH * data.size))
-        server = boot(ctx, owner, STAGE, image, large, profile, [*disks, masked])
+        server = boot(ctx, owner, STAGE, image, large, profile, [*disks, masked], options)
         _fill(server, data)
+        found = outside(server, masked=True)
         with ctx.progress.step("mask", "masking the data"):
             databases = mask(server, rules, _secret(ctx, owner, name))
-            length = server.write(_MASKED, databases) if databases else 0
+            with_accounts = bool(found.accounts)
+            length = server.write(_MASKED, databases, accounts=with_accounts) if databases else 0
             server.discard(keep=[masked.name])
-        server = boot(ctx, owner, BASE, image, size, profile, [masked])
+        server = boot(ctx, owner, BASE, image, size, profile, [masked], options)
         with ctx.progress.step("load", "loading the masked data"):
             try:
                 server.read(_MASKED, length, Pace(ctx.progress, "load", length))
             except Refused as error:
                 raise refused(error, "the masked data") from None
-    return server
+    return server, found
 
 
 def _disks(ctx: Context, owner: Owner, node: str, data: _Data) -> list[Volume]:
@@ -236,6 +262,12 @@ def _read(server: Server, spool: Spool) -> None:
                     data = (chunk for _, chunk in StreamReader(stream).extents())
                     where, secret = spool.blame(data, int(found[1]))
             raise refused(error, where, secret=secret) from None
+
+
+def loading_options(settings: Sequence[str], my_cnf: str) -> Options:
+    """Options of the servers that load and mask; raises InvalidSpec."""
+    files = (OptionFile(my_cnf),) if my_cnf else ()
+    return Options(set=tuple(settings), my_cnf=files)
 
 
 def _secret(ctx: Context, owner: Owner, name: str) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.blueprints import Engine, NodePlan, blueprint
+from lab.blueprints import Engine, NodePlan, with_options
 from lab.config.profile import Profile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.identity import item
@@ -25,6 +25,7 @@ from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner, VolumeName
+from lab.options import NONE, Options
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
@@ -148,9 +149,17 @@ class Server:
         self.run(_LOAD, "parts")
         self._until_ended(answered)
 
-    def write(self, disk: str, databases: Sequence[str]) -> int:
-        """Dump databases to a disk; the size in bytes. Raises Refused, NotReady."""
-        self.run(_LOAD, "dump", f"lab-{disk}", *_plain(databases))
+    def forget_links(self) -> list[str]:
+        """Remove whom the server follows, and how far: a line for each, ``link x``."""
+        return self.run(_LOAD, "links", timeout=_LONG_SECONDS).splitlines()
+
+    def write(self, disk: str, databases: Sequence[str], *, accounts: bool) -> int:
+        """Dump databases to a disk, and with ``accounts`` all but an image's; the size in bytes.
+
+        Raises Refused, NotReady.
+        """
+        with_accounts = "yes" if accounts else "no"
+        self.run(_LOAD, "dump", f"lab-{disk}", with_accounts, *_plain(databases))
         said = self._until_ended(lambda _: None)
         found = re.search(r"^(\d{1,18}) bytes", said, re.MULTILINE)
         if found is None:
@@ -258,13 +267,15 @@ def boot(
     size: NodeSize,
     profile: Profile,
     more: Sequence[Volume],
+    options: Options = NONE,
 ) -> Server:
     """Boot a server on clones of the disks of ``image``, and with the disks ``more``.
 
     The image is kept from removal, the lock of ``owner`` is held. ``name``: the node's. Raises
-    NotReady, and as storage and hypervisor do. What was made stays if it fails.
+    NotReady, InvalidSpec for ``options`` that the server refuses, and as storage and hypervisor
+    do. What was made stays if it fails.
     """
-    plan, images = blueprint("single"), Images(image)
+    plan, images = with_options("single", options, 1), Images(image)
     # A load that fails is repeated from its start, so nothing must survive a crash before its end.
     fast = replace(profile, engine=replace(profile.engine, flush_log=0, doublewrite=False))
     nodes = tuple(plan_nodes(owner, [NodePlan(name, "server", size)], images))

@@ -50,6 +50,14 @@ class Made:
     """Queries whose data labs have in memory; empty: small tables."""
     engine: str = ""
     """The required one, such as mariadb:10.11; empty: the default series of MariaDB."""
+    settings: tuple[str, ...] = ()
+    """Options of the servers that load and mask, NAME=VALUE."""
+    my_cnf: str = ""
+    """The same, as the text of an option file."""
+    accounts: tuple[str, ...] = ()
+    """Of the source, beside those of an image."""
+    definers: tuple[str, ...] = ()
+    """Of views, routines, triggers and events, that are no account."""
     masked: bool = False
     """By rules that stayed on the host that exported it."""
 

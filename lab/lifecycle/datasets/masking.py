@@ -35,7 +35,10 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
     masking = plan(columns, rules)
     databases = sorted({column.database for column in columns})
     if databases:
-        server.set_triggers_aside(databases)
+        try:
+            server.set_triggers_aside(databases)
+        except CommandFailed as error:
+            raise failed(error, "the triggers of the data") from None
     for requirement in REQUIREMENTS:
         if rows := _rows(server, requirement.question):
             found = ", ".join(row[0][:128] for row in rows[:_MOST])

@@ -318,8 +318,8 @@ class FakeSession:
         self._called("create_dataset", name, source, **options)
         return dataset_view(name)
 
-    def refresh_dataset(self, name: str) -> DatasetView:
-        self._called("refresh_dataset", name)
+    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
+        self._called("refresh_dataset", name, **({"force": True} if force else {}))
         return dataset_view(name, 2)
 
     def datasets(self) -> list[DatasetView]:

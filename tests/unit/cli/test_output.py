@@ -19,12 +19,13 @@ from lab.cli import main
 from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
 from lab.cli.terminal.tree import topology_text, tree_text
+from lab.cli.verbs.dataset import shown
 from lab.guest.authority import make
 from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, SnapshotView
 from lab.observe.ways import Rows
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
-from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle
+from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle, dataset_view
 
 UP = """\
 NODE  ROLE    STATE  SQL              SSH
@@ -571,6 +572,13 @@ def test_branches(capsys: Capture) -> None:
     assert out(capsys, "branch", "pxc", "try", "--count", "2", "-o", "name") == "try-0\ntry-1\n"
     found = json.loads(out(capsys, "branch", "pxc", "try", "-o", "json"))
     assert [lab["parent"] for lab in found] == ["lab:pxc@origin"]
+
+
+def test_a_dataset_that_is_being_loaded() -> None:
+    view = replace(dataset_view("shop"), state="building", tables=(), created_at=100.0)
+    lines = [line.split() for line in shown(view, 190.0).splitlines()]
+    assert ["loading", "since", "1m30s"] in lines
+    assert not [line for line in lines if line[0] in ("tables", "age", "loaded")]
 
 
 def test_datasets(capsys: Capture) -> None:

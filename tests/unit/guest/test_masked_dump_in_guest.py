@@ -9,9 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from lab.lifecycle.datasets.outside import outside
+from lab.progress import Progress
 from lab.run import run
 from lab.wait import Deadline, attempts
 from tests.support.mariadb_server import NoServer, Server, client, server
@@ -137,7 +141,7 @@ def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> Non
     assert one.server.ask(DEFINITIONS[0]) == []
     one.server.ask("UPDATE shop.t SET name = CONCAT('masked', id)")
     assert one.server.ask("SELECT COUNT(*) FROM shop.audit") == [(0,)]
-    said = one.background("dump", "lab-masked", "shop", ODD)
+    said = one.background("dump", "lab-masked", "no", "shop", ODD)
     size = re.search(r"^(\d+) bytes", said, re.M)
     assert size is not None
     other.background("disk", "lab-masked", size[1])
@@ -149,6 +153,120 @@ def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> Non
     other.server.ask("UPDATE shop.t SET name = 'x' WHERE id = 1")
     assert other.server.ask("SELECT old FROM shop.audit ORDER BY id") == [
         ("masked1 first",), ("masked1;second",)]  # fmt: skip
+
+
+ACCOUNTS = (
+    "CREATE USER app@'10.%' IDENTIFIED BY 'x' REQUIRE SSL",
+    "CREATE USER o@localhost ACCOUNT LOCK",
+    "CREATE ROLE boss",
+    "GRANT SELECT ON shop.* TO boss",
+    "GRANT boss TO app@'10.%'",
+    "SET DEFAULT ROLE boss FOR app@'10.%'",
+    "GRANT EXECUTE ON PROCEDURE shop.look TO app@'10.%'",
+    "GRANT SELECT (id) ON shop.t TO o@localhost",
+)
+OWN = (
+    "CREATE USER IF NOT EXISTS lab@'%' IDENTIFIED VIA mysql_native_password USING 'invalid'"
+    " ACCOUNT LOCK"
+)
+GRANTS = (
+    (
+        "SELECT user, host, is_role, authentication_string, default_role, ssl_type FROM mysql.user"
+        " WHERE user NOT IN ('root', 'mysql', 'lab', 'mariadb.sys') ORDER BY 1, 2"
+    ),
+    "SHOW GRANTS FOR app@'10.%'",
+    "SHOW GRANTS FOR o@localhost",
+    "SHOW GRANTS FOR boss",
+    "SELECT priv FROM mysql.global_priv WHERE user = 'lab' AND host = '%'",
+)
+
+
+def test_accounts_are_carried_and_definers_may_be_missing(guests: tuple[Guest, Guest]) -> None:
+    """Protects masked data from losing accounts, and their dump from error 1449."""
+    one, other = guests
+    odd = "CREATE DEFINER = gone@'10.20.%' VIEW shop.plates AS SELECT id FROM shop.t"
+    one.server.ask(OWN)
+    other.server.ask(OWN)
+    one.server.ask(*SCHEMA, odd, *ACCOUNTS)
+    one.load("triggers", "shop", ODD)
+    said = one.background("dump", "lab-masked", "yes", "shop", ODD)
+    size = re.search(r"^(\d+) bytes", said, re.M)
+    assert size is not None
+    other.background("disk", "lab-masked", size[1])
+    for question in GRANTS:
+        assert other.server.ask(question) == one.server.ask(question), question
+    assert other.server.ask(
+        "SELECT definer FROM information_schema.views WHERE table_name = 'plates'"
+    ) == [("gone@10.20.%",)]
+    # No role that the program needs meanwhile is left.
+    assert ("mariadb_dump_import_role",) not in other.server.ask("SELECT user FROM mysql.user")
+
+
+def test_what_a_server_was_to_others_is_removed(guests: tuple[Guest, Guest]) -> None:
+    """Protects labs from servers that connect to the one that was dumped."""
+    one, _ = guests
+    one.server.ask(
+        "CHANGE MASTER 'o''ne' TO MASTER_HOST = 'db.example', MASTER_USER = 'x'",
+        "CHANGE MASTER TO MASTER_HOST = 'db2.example', MASTER_LOG_FILE = 'b.1', MASTER_LOG_POS = 4",
+        "SET GLOBAL gtid_slave_pos = '0-7-42'",
+    )
+    run_links = run([one.top / "load", "links"], timeout=SECONDS, env=one.env)
+    assert sorted(run_links.stdout.splitlines()) == ["link ", "link o'ne", "position 0-7-42"]
+    assert one.server.ask("SHOW ALL SLAVES STATUS") == []
+    assert one.server.ask("SELECT @@gtid_slave_pos") == [("",)]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What asks a server in a guest."""
+
+    server: Server
+    said: list[str]
+
+    @property
+    def ctx(self) -> Any:
+        hear = Progress(lambda event: self.said.append(event.text))
+        return SimpleNamespace(progress=hear)
+
+    def rows(self, question: str) -> list[list[str]]:
+        return [[str(value) for value in row] for row in self.server.ask(question)]
+
+    def forget_links(self) -> list[str]:
+        return ["link ", "position 0-7-42"]
+
+
+def test_what_is_outside_of_databases_is_said(guests: tuple[Guest, Guest]) -> None:
+    """Protects whoever makes a dataset from what is lost, changed or kept without a word."""
+    one, _ = guests
+    said: list[str] = []
+    asked: Any = _Asked(one.server, said)
+    before = outside(asked, masked=True)
+    assert not before.definers
+    said.clear()
+    one.server.ask(
+        *SCHEMA,
+        *ACCOUNTS,
+        "CREATE DEFINER = gone@'10.20.%' VIEW shop.plates AS SELECT id FROM shop.t",
+        "CREATE DEFINER = boss VIEW shop.roles AS SELECT id FROM shop.t",
+        "CREATE DEFINER = no@where SQL SECURITY INVOKER VIEW shop.mine AS SELECT id FROM shop.t",
+        "CREATE SERVER far FOREIGN DATA WRAPPER mysql OPTIONS (HOST 'h')",
+        "SET GLOBAL event_scheduler = ON",
+    )
+    found = outside(asked, masked=True)
+    assert set(found.accounts) - set(before.accounts) == {
+        "'app'@'10.%'", "boss", "'o'@'localhost'"}  # fmt: skip
+    assert found.definers == ("gone@10.20.%",)
+    assert [re.split(r"[:;] ", text)[0] for text in said] == [
+        "removed what the source's server was to others",
+        "removed what the source's server was to others",
+        "the SQL sets global variables, which end with the server that loads it",
+        "masked data have neither plugins nor foreign servers of the source",
+        "accounts of the source are in the dataset",
+        said[-1].split(":")[0],
+    ]
+    assert "no account, and fail with error 1449: gone@10.20.%; give a file" in said[-1]
+    assert "event_scheduler" in said[2]
+    assert "far" in said[3]
 
 
 def test_masking_says_how_far_it_is(guests: tuple[Guest, Guest]) -> None:

@@ -107,6 +107,85 @@ def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
 
+@pytest.mark.parametrize("content", [b"", gzip.compress(b"", mtime=0), b"-- a comment\n\n"])
+def test_an_empty_source_is_no_dataset(ctx: Context, tmp_path: Path, content: bytes) -> None:
+    """Protects from what a failed dump leaves in its file."""
+    path = tmp_path / ("shop.sql.gz" if content[:1] == b"\x1f" else "shop.sql")
+    path.write_bytes(content)
+    with pytest.raises(InvalidSpec, match="is empty: it has no statement") as error:
+        dataset.create(ctx, "shop", str(path))
+    assert "--force" in (error.value.hint or "")
+    assert dataset.datasets(ctx) == []
+    path.write_bytes(b"CREATE DATABASE crm;" if path.suffix == ".sql" else content)
+    assert dataset.create(ctx, "shop", str(path), force=True).tables == ()
+
+
+def test_a_source_without_tables_is_no_dataset(ctx: Context, tmp_path: Path) -> None:
+    path = tmp_path / "shop.sql"
+    path.write_text("CREATE DATABASE crm;")
+    with pytest.raises(InvalidSpec, match="nothing was loaded: the server has no table"):
+        dataset.create(ctx, "shop", str(path))
+    assert dataset.datasets(ctx) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (DUMP.replace(b"INSERT", b"-- INSERT"), ["rows: 0, shop@1 has 2"]),
+        (
+            b"CREATE TABLE other (id INT PRIMARY KEY);",
+            ["tables: 1, shop@1 has 3", "rows: 0, shop@1 has 2", "bytes: 16K, shop@1 has 48K"],
+        ),
+    ],
+)
+def test_a_source_that_lost_data_replaces_nothing(
+    ctx: Context, dump: Path, content: bytes, lines: list[str]
+) -> None:
+    """Protects the version that has data: with --keep 1 the next one removes it."""
+    if len(lines) > 1:
+        dump.write_bytes(DUMP.replace(b"LOCK", b"CREATE TABLE a (id INT); CREATE TABLE b (id INT);"
+                                      b" LOCK", 1))  # fmt: skip
+    dataset.create(ctx, "shop", str(dump), keep=1)
+    dump.write_bytes(content)
+    with pytest.raises(Conflict if lines else InvalidSpec) as error:
+        dataset.refresh(ctx, "shop")
+    if lines:
+        assert error.value.what == "the source has less than half of what shop@1 has"
+        assert list(error.value.details) == lines
+    assert "--force" in (error.value.hint or "")
+    assert [view.at for view in dataset.datasets(ctx)] == ["shop@1"]
+    up(ctx, replace(OF_SHOP, name="a"))
+    assert names(ctx, "a")[0] == ("Ada; or 'Countess'", "Grace")
+    down(ctx, "a")
+    if lines:
+        assert dataset.refresh(ctx, "shop", force=True).version == 2
+        assert [view.at for view in dataset.datasets(ctx)] == ["shop@2"]
+
+
+def test_what_is_known_while_it_is_loaded(ctx: Context, dump: Path) -> None:
+    """Protects lists from a dataset that is of an unknown source, with no table, and loaded."""
+    seen = []
+
+    def hear(event: Event) -> None:
+        if (event.step, event.state) == ("rest", "begin"):
+            seen.extend(dataset.datasets(ctx))
+
+    ctx.progress.listener = hear
+    dataset.create(ctx, "shop", str(dump), settings=["sql_mode=ANSI"])
+    [view] = seen
+    assert (view.state, view.source, view.options) == ("building", str(dump), ("sql_mode=ANSI",))
+
+
+def test_options_of_the_servers_that_load(ctx: Context, dump: Path) -> None:
+    """They are those of every version; what is no option is refused before anything is made."""
+    made = dataset.create(ctx, "shop", str(dump), settings=["sql_mode=ANSI"], my_cnf="[mysqld]\n")
+    assert made.options == ("sql_mode=ANSI", "an option file")
+    assert dataset.refresh(ctx, "shop").options == made.options
+    with pytest.raises(InvalidSpec, match="is not an option of a server"):
+        dataset.create(ctx, "other", str(dump), settings=["no option"])
+
+
 def test_queries_say_what_is_in_memory(
     ctx: Context, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

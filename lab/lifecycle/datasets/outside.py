@@ -1,0 +1,108 @@
+"""What a source has beside databases: accounts are data; links and options are another server's.
+
+Nothing of it is lost or kept without a word: a note for each, and fields of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab.lifecycle.datasets.loader import Server
+
+_ACCOUNTS = (
+    "SELECT DISTINCT grantee FROM information_schema.user_privileges WHERE grantee NOT IN"
+    " ('''root''@''localhost''', '''mysql''@''localhost''',"
+    " '''mariadb.sys''@''localhost''', '''lab''@''%''', '''PUBLIC''@''''')"
+    " UNION SELECT user FROM mysql.user WHERE is_role = 'Y' AND user <> 'PUBLIC'"
+    " ORDER BY 1 LIMIT 1000"
+)
+_SYSTEM = "('mysql', 'sys', 'information_schema', 'performance_schema')"
+_DEFINERS = (
+    "SELECT DISTINCT d.definer FROM (SELECT definer FROM information_schema.views"  # noqa: S608
+    f" WHERE security_type = 'DEFINER' AND table_schema NOT IN {_SYSTEM}"
+    " UNION SELECT definer FROM information_schema.routines"
+    f" WHERE security_type = 'DEFINER' AND routine_schema NOT IN {_SYSTEM}"
+    " UNION SELECT definer FROM information_schema.triggers"
+    f" WHERE trigger_schema NOT IN {_SYSTEM} UNION SELECT definer FROM information_schema.events"
+    f" WHERE event_schema NOT IN {_SYSTEM}) d WHERE NOT EXISTS (SELECT 1 FROM mysql.user u"
+    " WHERE BINARY d.definer IN (CONCAT(u.user, '@', u.host), IF(u.is_role = 'Y', u.user, '')))"
+    " ORDER BY 1 LIMIT 1000"
+)
+_GLOBALS = (
+    "SELECT LOWER(variable_name) FROM information_schema.system_variables"
+    " WHERE global_value_origin = 'SQL' AND variable_name NOT IN"
+    " ('MAX_ALLOWED_PACKET', 'GTID_SLAVE_POS') ORDER BY 1 LIMIT 100"
+)
+_PLUGINS = (
+    "SELECT p.name FROM mysql.plugin p JOIN information_schema.plugins i ON i.plugin_name = p.name"
+    " ORDER BY 1 LIMIT 100"
+)
+_SERVERS = (
+    "SELECT server_name FROM mysql.servers WHERE EXISTS (SELECT 1 FROM information_schema.engines)"
+    " ORDER BY 1 LIMIT 100"
+)
+_MOST = 10
+_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What is there, beside databases.
+
+    ``accounts``: users and roles that are not of the image; ``definers``: of views, routines,
+    triggers and events, that are no account.
+    """
+
+    accounts: tuple[str, ...] = ()
+    definers: tuple[str, ...] = ()
+
+
+def outside(server: Server, *, masked: bool) -> Outside:
+    """What ``server`` has, which has loaded a source; links and positions are removed from it.
+
+    ``masked``: another server gets its databases and accounts only. Raises NotReady.
+    """
+    found = Outside(_names(server, _ACCOUNTS), _names(server, _DEFINERS))
+    for line in server.forget_links():
+        kind, _, what = line.partition(" ")
+        text = f"its replication link {what!r}" if kind == "link" else f"its GTID position, {what}"
+        _note(server, f"removed what the source's server was to others: {text}")
+    if settings := _names(server, _GLOBALS):
+        _note(
+            server,
+            f"the SQL sets global variables, which end with the server that loads it:"
+            f" {_listed(settings)}; labs get them with `lab up --set NAME=VALUE`",
+        )
+    if masked and (lost := (*_names(server, _PLUGINS), *_names(server, _SERVERS))):
+        _note(
+            server,
+            f"masked data have neither plugins nor foreign servers of the source: {_listed(lost)};"
+            " `lab up --set plugin_load_add=FILE` loads a plugin,"
+            " `--init FILE.sql` creates servers",
+        )
+    if found.accounts:
+        _note(server, f"accounts of the source are in the dataset: {_listed(found.accounts)}")
+    if found.definers:
+        _note(
+            server,
+            "views, routines, triggers or events have definers that are no account, and fail with"
+            f" error 1449: {_listed(found.definers)}; give a file with CREATE USER and GRANT for"
+            " them with --sql",
+        )
+    return found
+
+
+def _note(server: Server, text: str) -> None:
+    server.ctx.progress.note("dataset", text)
+
+
+def _names(server: Server, question: str) -> tuple[str, ...]:
+    """The first column of some rows, without what could be no text of a line."""
+    rows = server.rows(question)
+    return tuple(row[0][:_LENGTH] for row in rows if row[0].isprintable())
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _MOST
+    return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")
