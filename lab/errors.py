@@ -9,11 +9,12 @@ code of the CLI and the status of the HTTP API::
     ├── Conflict        4 / 409   exists, busy (Busy), protected, has clones
     ├── HostUnfit       5 / 503   missing tool, no permission, no memory, no space
     │                             (PortTaken, RestoreFailed, RecipeFailed, OutOfReach)
-    ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr
+    ├── CommandFailed   6 / 500   argv, exit status, last lines of stderr (StatementRefused)
     ├── NotReady        7 / 504   requirement, node, last log line
     ├── Unauthorized    8 / 401
     ├── Forbidden       9 / 403
     ├── LimitReached   10 / 429   a quota, a rate, the queue for room
+    ├── NoProgram     127 / 500   a program to be run for the user is not installed
     └── Interrupted   130 / 499   Ctrl-C or SIGTERM
 """
 
@@ -135,6 +136,24 @@ class CommandFailed(LabError):
         self.status = status
         self.stderr = stderr
         self.stdout = stdout
+
+
+class StatementRefused(CommandFailed):
+    """A server refused a statement: its error, as clients print it.
+
+    ``status`` is the server's error code, ``stderr`` its text.
+    """
+
+    def __init__(self, code: int, text: str, state: str = "HY000") -> None:
+        super().__init__(["SQL"], code, stderr=text)
+        first, *rest = text.strip().splitlines() or ["no text"]
+        LabError.__init__(self, f"ERROR {code} ({state}): {first}"[:_LINE], details=rest[:9])
+
+
+class NoProgram(LabError):
+    """A program is not installed; the exit code is that of shells."""
+
+    exit_code = 127
 
 
 class NotReady(LabError):

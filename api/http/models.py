@@ -445,7 +445,7 @@ class Command(Asked):
         list[Annotated[str, Field(min_length=1, max_length=65536, pattern=r"^[^\x00]+$")]],
         Field(min_length=1, max_length=1000, examples=[["uptime"]]),
     ]
-    stdin: Annotated[str, Field(max_length=1 << 20)] = ""
+    stdin: Annotated[str, Field(max_length=1 << 16)] = ""
     timeout: Annotated[
         Seconds, Field(gt=0, le=600, description=f"The longest run time, {IN_SECONDS}.")
     ] = 60.0

@@ -200,6 +200,8 @@ class RootVerbs(Verbs):
         "sql": "lab.cli.verbs.sql:sql",
         "exec": "lab.cli.verbs.node_access:execute",
         "ssh": "lab.cli.verbs.node_access:ssh",
+        "cp": "lab.cli.verbs.copy:cp",
+        "dump": "lab.cli.verbs.copy:dump",
         "logs": "lab.cli.verbs.node_access:logs",
         "console": "lab.cli.verbs.node_access:console",
         "env": "lab.cli.verbs.env:env",

@@ -38,6 +38,22 @@ def nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     return [node for node in known if node.startswith(incomplete)]
 
 
+def labs_and_files(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The nodes of recorded labs, as ``LAB:NODE:/``, then the files of this directory."""
+    from pathlib import Path
+
+    recorded = _recorded(ctx).labs
+    nodes = [f"{lab}:{node}:/" for lab, names in recorded.items() for node in names]
+    directory, _, begun = incomplete.rpartition("/")
+    place = Path(f"{directory}/" if "/" in incomplete else ".")
+    files = sorted(
+        f"{directory}/{path.name}" if "/" in incomplete else path.name
+        for path in (place.iterdir() if place.is_dir() else ())
+        if path.name.startswith(begun)
+    )
+    return [name for name in (*nodes, *files) if name.startswith(incomplete)]
+
+
 def labs_and_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Recorded labs and, after one or if there is only one, its nodes."""
     recorded = _recorded(ctx).labs

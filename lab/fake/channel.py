@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lab.errors import CommandFailed, NotReady
+from lab.errors import CommandFailed, NotReady, StatementRefused
 from lab.fake import load as guest_load
 from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import identify, rest, service
+from lab.hypervisor import TooLong
 from lab.names import GuestName
 from lab.progress import go_on
+from lab.units import format_size
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
@@ -42,12 +44,15 @@ class FakeChannel:
         stdin: bytes = b"",
         timeout: float,
         halt: Callable[[], None] = go_on,
+        most: int = 0,
     ) -> bytes:
         """See GuestChannel."""
         halt()
         said = self._run(argv, stdin)
         if argv[0] != "/usr/lib/lab/load" or argv[1] == "warm":  # others are in the background
             self._until_awake(argv[0], timeout, halt)
+        if most and len(said) > most:
+            raise TooLong(f"{argv[0]} in {self._guest} wrote more than {format_size(most)}")
         return said
 
     def _until_awake(self, program: str, timeout: float, halt: Callable[[], None]) -> None:
@@ -141,7 +146,7 @@ class FakeChannel:
         if word == "sql":
             if READ_LOCK in self._hypervisor.inside(self._guest).sessions:
                 # A real server would wait, for a day or a year.
-                raise CommandFailed(["SQL"], 1205, stderr="Lock wait timeout exceeded")
+                raise StatementRefused(1205, "Lock wait timeout exceeded")
             self._hypervisor.execute(self._guest, values[0].decode())
         elif word in CHANGES:
             if word in ("clock", "reseed"):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lab.errors import CommandFailed
+from lab.errors import CommandFailed, StatementRefused
 from lab.fake.guests import Record
 from lab.fake.inside import (
     ACCOUNT,
@@ -78,7 +78,7 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
         writes = record.name in primaries(record, everyone)
         if not ACCOUNT.fullmatch(statement) and not writes:
             text = "The MySQL server is running with the --super-read-only option"
-            raise CommandFailed(["SQL"], 1290, stderr=text)
+            raise StatementRefused(1290, text)
         write_inside(record.disks, inside)
         for peer in peers:  # a member that ends has had it acknowledged by the others
             current(peer, peers)

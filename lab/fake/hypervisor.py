@@ -16,7 +16,7 @@ from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 
-from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, NotFound, NotReady, StatementRefused
 from lab.fake import group, proxy, replication
 from lab.fake import inside as guest_side
 from lab.fake import load as guest_load
@@ -420,7 +420,7 @@ class FakeHypervisor:
             return answer
         if variables["wsrep_ready"] != "ON":
             text = "WSREP has not yet prepared node for application use"
-            raise CommandFailed(["SQL"], 1047, stderr=text)
+            raise StatementRefused(1047, text)
         if replication.PASSED_OVER.match(statement):
             return Result()
         nodes = [

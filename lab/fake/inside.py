@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 
-from lab.errors import CommandFailed
+from lab.errors import StatementRefused
 from lab.guest import network, seed
 from lab.hypervisor import Disk
 from lab.passwords import CACHING_SHA2, NATIVE, caching_sha2, native
@@ -340,7 +340,7 @@ def execute(inside: Inside, statement: str) -> Result:
             rows = tuple(cursor.fetchall())
             changed = database.total_changes - before
         except sqlite3.Error as error:
-            raise CommandFailed(["SQL"], 1064, stderr=str(error)) from None
+            raise StatementRefused(1064, str(error)) from None
     if not columns:
         inside.statements.append(statement)
     return Result(columns, rows, len(rows) if columns else changed)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from lab.errors import CommandFailed
+from lab.errors import CommandFailed, StatementRefused
 from lab.fake.guests import Record
 from lab.fake.inside import (
     ACCOUNT,
@@ -128,7 +128,7 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     if inside.statements != before:
         if _refuses(record, inside) and not ACCOUNT.fullmatch(statement):
             text = "The MariaDB server is running with the --read-only option"
-            raise CommandFailed(["SQL"], 1290, stderr=text)
+            raise StatementRefused(1290, text)
         write_inside(record.disks, inside)
     return result
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, LabError
 from lab.names import GuestName
 from lab.progress import go_on
 from lab.storage import Tags, VolumeFormat
@@ -136,7 +136,7 @@ class Capabilities:
     hypervisor has a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
     ``forwards``: ports of the host lead to guests; else guests are reached at their own addresses.
     ``cautions``: shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests can be restored from
-    read-only RAM files. ``captures``: where captures of RAM were tested, for ``lab doctor``.
+    read-only RAM files.
     """
 
     name: str
@@ -147,7 +147,6 @@ class Capabilities:
     direct: bool = True
     forwards: bool = True
     reads_ram: bool = True
-    captures: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()
 
@@ -160,6 +159,12 @@ class Guest:
     state: GuestState
     tags: Tags
     why: str = ""
+
+
+class TooLong(LabError):
+    """A program in a guest wrote more than its caller allowed."""
+
+    exit_code = 6
 
 
 class GuestChannel(Protocol):
@@ -175,11 +180,15 @@ class GuestChannel(Protocol):
         stdin: bytes = b"",
         timeout: float,
         halt: Callable[[], None] = go_on,
+        most: int = 0,
     ) -> bytes:
         """Run a program in the guest as root and return its stdout.
 
-        Raises CommandFailed (non-zero exit; ``where`` names the guest), NotReady (no valid
-        answer within ``timeout`` seconds), and the errors of ``halt``, which is called meanwhile.
+        ``most``: for a program whose output we do not know: it is ended if it writes more bytes to
+        stdout or stderr, and TooLong is raised. The channel is made for short answers: longer ones
+        may end it. Raises CommandFailed (non-zero exit; ``where`` names the guest), NotReady (no
+        valid answer within ``timeout`` seconds), and the errors of ``halt``, which is called
+        meanwhile.
         """
 
     def clock(self, *, timeout: float) -> float:

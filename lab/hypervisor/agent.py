@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from lab.errors import CommandFailed, LabError, NotReady
+from lab.hypervisor import TooLong
 from lab.names import GuestName
 from lab.progress import go_on
+from lab.units import format_size
 from lab.wait import Deadline, attempts
 
 T = TypeVar("T")
@@ -26,6 +28,19 @@ PERSONALISE = "org.lab.personalise.0"
 
 _PERSONALISED = re.compile(r"ok(?: (?P<ended>[0-9]{1,9}))?|error (?P<reason>(?:[0-9a-f]{2})+)")
 """The program's answer: the number of sessions it ended, or an error as UTF-8 in hex."""
+
+_BOUNDED = """\
+n=$1 d=$(mktemp -d /run/lab-run.XXXXXX) || exit
+shift
+mkfifo "$d/out" "$d/err"
+head -c "$n" <"$d/out" & head -c "$n" <"$d/err" >&2 &
+"$@" >"$d/out" 2>"$d/err"
+s=$?
+wait
+rm -rf "$d"
+exit "$s"
+"""
+"""A shell's script: a program of which so many bytes of each stream are read; more end it."""
 
 _VALUES = 1000
 """The maximum number of JSON values in an answer; long ones are one string, a program's output."""
@@ -76,12 +91,14 @@ class AgentChannel:
         stdin: bytes = b"",
         timeout: float,
         halt: Callable[[], None] = go_on,
+        most: int = 0,
     ) -> bytes:
         """See GuestChannel."""
         deadline = Deadline.after(timeout)
+        words = ["/bin/sh", "-c", _BOUNDED, "sh", str(most + 1), *argv] if most else argv
         arguments: dict[str, Any] = {
-            "path": argv[0],
-            "arg": list(argv[1:]),
+            "path": words[0],
+            "arg": list(words[1:]),
             "capture-output": True,
         }
         if stdin:
@@ -96,7 +113,7 @@ class AgentChannel:
                 left = max(deadline.left, 5.0)
                 answer = self._ask("guest-exec-status", status, timeout=left)
                 if _of(bool, answer["exited"]):
-                    return self._output(argv, answer)
+                    return self._output(argv, answer, most)
         raise NotReady(f"{argv[0]} in {self._guest} did not end within {timeout:g} s")
 
     def clock(self, *, timeout: float) -> float:
@@ -126,8 +143,10 @@ class AgentChannel:
         argv = ["/bin/sh", "-c", script, "sh", path, f"{mode:o}"]
         self.run(argv, stdin=content, timeout=30.0)
 
-    def _output(self, argv: Sequence[str], answer: dict[str, Any]) -> bytes:
+    def _output(self, argv: Sequence[str], answer: dict[str, Any], most: int) -> bytes:
         stdout = _decoded(answer, "out-data")
+        if most and max(len(stdout), len(_decoded(answer, "err-data"))) > most:
+            raise TooLong(f"{argv[0]} in {self._guest} wrote more than {format_size(most)}")
         signal, code = (_of(int, answer.get(key, 0)) for key in ("signal", "exitcode"))
         if signal or code:
             text = (_decoded(answer, "err-data") or stdout).decode(errors="replace")

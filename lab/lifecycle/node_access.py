@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TextIO
 
 from lab.errors import InvalidSpec, NotFound, NotReady
+from lab.hypervisor import TooLong
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.inspect import node_of, record_of
+from lab.lifecycle.nodes.running import require_running, require_state
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner
 from lab.run import LONGEST_LINE
@@ -24,6 +26,11 @@ _AGENT_SECONDS = 10.0
 """How long an agent may take to answer: it executes one request at a time."""
 _IDLE = 1.0
 _SOURCES = ("engine", "journal", "console")
+MOST_IN = 64 << 10
+MOST_OUT = 1 << 20
+"""Bytes of stdin, and of each stream of output, of a program that the guest agent runs: all of
+them are one request and one answer, which libvirt bounds, and a guest takes minutes to decode."""
+_BY_SSH = "`lab exec` without --agent has no limit, nor has SSH through the API"
 
 
 def execute(
@@ -31,20 +38,33 @@ def execute(
 ) -> bytes:
     """Run a program in a node, as root, through the guest agent; returns its stdout.
 
-    Raises NotFound, CommandFailed (non-zero exit) or NotReady (after ``timeout`` seconds, or soon
-    if the agent does not answer).
+    It needs no network. Raises NotFound, InvalidSpec (more than ``MOST_IN`` bytes of ``stdin``),
+    CommandFailed (non-zero exit), TooLong (more than ``MOST_OUT`` bytes of output) or NotReady
+    (after ``timeout`` seconds, or soon if the agent does not answer).
     """
+    if len(stdin) > MOST_IN:
+        raise InvalidSpec(
+            f"the guest agent takes {MOST_IN >> 10} KiB of stdin, not {len(stdin)} bytes",
+            hint=_BY_SSH,
+        )
     channel = ctx.hypervisor.channel(_running(ctx, name, node))
     if not channel.ping(min(timeout, _AGENT_SECONDS)):
         raise NotReady(
             f"the guest agent of {node} of {name} does not answer",
             hint=f"`lab logs {name} --node {node} --source console` shows what the guest does",
         )
-    return channel.run(argv, stdin=stdin, timeout=timeout)
+    try:
+        return channel.run(argv, stdin=stdin, timeout=timeout, most=MOST_OUT)
+    except TooLong as error:
+        error.hint = _BY_SSH
+        raise
 
 
 def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
-    """The command that opens a shell in a node; its host key is known, nothing is asked."""
+    """The command that opens a shell in a node; its host key is known, nothing is asked.
+
+    Raises NotFound, NotReady if it does not run.
+    """
     return ssh_command(ctx.home.private(Owner("lab", name)), *_ssh_place(ctx, name, node))
 
 
@@ -72,7 +92,10 @@ def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
 
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that connects a terminal to a node's console."""
-    return ctx.hypervisor.console_argv(_running(ctx, name, node))
+    guest = node_of(ctx, name, node).guest
+    if guest not in ctx.hypervisor.guests():
+        require_state(name, node, "stopped")
+    return ctx.hypervisor.console_argv(guest)
 
 
 def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iterator[str]:
@@ -119,10 +142,7 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
 
 def _running(ctx: Context, name: str, node: str) -> GuestName:
     guest = node_of(ctx, name, node).guest
-    if guest not in ctx.hypervisor.guests():
-        raise NotReady(
-            f"{node} of {name} does not run", hint=f"`lab start {name} --node {node}` starts it"
-        )
+    require_running(ctx.hypervisor.guests(), name, node, guest)
     return guest
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -25,8 +26,9 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT, CR
+from pymysql.protocol import MysqlPacket
 
-from lab.errors import CommandFailed, NotReady
+from lab.errors import NotReady, StatementRefused
 from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.passwords import NATIVE
@@ -38,6 +40,9 @@ R = TypeVar("R")
 _MOST = 1 << 20
 """Bytes of all that a server sends, unless the user asked: the answers to our questions are less
 than a hundredth of that."""
+_OF_DATABASES = (1044, 1049)
+"""Errors at a login because of the default database: not allowed, not there."""
+_SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 _REASON = 1024
 """Characters of a reason that are kept."""
 _REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
@@ -138,7 +143,7 @@ class _Line:
         if self._connection is not None:
             try:
                 return self._ask(statements, timeout, deadline, whole=whole)
-            except (NotReady, CommandFailed):
+            except (NotReady, StatementRefused):
                 # A server that ended the session says so, in one of several ways, or nothing.
                 self.close()
                 if deadline.passed:
@@ -157,17 +162,13 @@ class _Line:
                 self._connection = connection
                 _connect(connection, self._account, self._port, deadline)
             connected = True
-            return [_run(connection, statement) for statement in statements]
+            return [next(_run(connection, statement)) for statement in statements]
         except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
-            if connected and (code := _code(error)):
-                raise CommandFailed(["SQL"], code, stderr=_text(error)) from None
-            heard = self._connection is not None and self._connection.heard
-            self.close()
-            what = "no answer to a statement" if connected else "no SQL"
-            late = deadline.passed
-            text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
-            where = f"{self._account.host}:{self._port}"
-            raise NotReady(f"{what} at {where}", details=[text], begun=late and heard) from None
+            raised = _raised(error, self._connection, self._account, self._port, timeout, deadline,
+                             connected=connected)  # fmt: skip
+            if isinstance(raised, NotReady):
+                self.close()
+            raise raised from None
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -178,15 +179,81 @@ class _Line:
                 connection.close()
 
 
-def _run(connection: Connection[Any], statement: str) -> Rows:
+def ask_text(
+    account: Account, port: int, text: str, *, timeout: float, database: str = ""
+) -> Iterator[Rows]:
+    """Run the statements of ``text``, one after the other; each of their results as it comes.
+
+    ``database``: the default one. A CALL has as many results as its routine selects. Raises as
+    ``ask_all`` does, after the results of the statements before.
+    """
+    deadline = Deadline.after(timeout)
+    connection, connected = None, False
+    try:
+        connection = _connection(account, database, CLIENT.MULTI_STATEMENTS)
+        connection.left, connection.end = math.inf, deadline
+        _connect(connection, account, port, deadline)
+        connected = True
+        yield from _run(connection, text)
+    except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
+        raise _raised(
+            error, connection, account, port, timeout, deadline, connected=connected
+        ) from None
+    finally:
+        if connection is not None and connection.open:
+            connection.end = Deadline.after(_LAST)
+            with suppress(pymysql.err.MySQLError, OSError):
+                connection.close()
+
+
+def _raised(
+    error: Exception,
+    connection: _Bounded | None,
+    account: Account,
+    port: int,
+    timeout: float,
+    deadline: Deadline,
+    *,
+    connected: bool,
+) -> StatementRefused | NotReady:
+    """What a server said, or why none answered."""
+    code = _code(error)
+    if code and (connected or code in _OF_DATABASES):
+        return StatementRefused(code, _text(error), _state(error))
+    what = "no answer to a statement" if connected else "no SQL"
+    late = deadline.passed
+    text = f"no answer within {round(timeout, 3):g} s" if late else _text(error)
+    heard = connection is not None and connection.heard
+    return NotReady(f"{what} at {account.host}:{port}", details=[text], begun=late and heard)
+
+
+def _run(connection: Connection[Any], text: str) -> Iterator[Rows]:
+    """Each result of ``text``; the next one is read when it is asked for."""
     with connection.cursor(pymysql.cursors.Cursor) as cursor:
-        affected = cursor.execute(statement)
-        columns = tuple(column[0] for column in cursor.description or ())
-        return Rows(columns, tuple(cursor.fetchall()), affected)
+        affected = cursor.execute(text)
+        while True:
+            columns = tuple(column[0] for column in cursor.description or ())
+            yield Rows(columns, tuple(cursor.fetchall()), affected)
+            if not cursor.nextset():
+                return
+            affected = cursor.rowcount
 
 
 class _Refused(Exception):
     """The server sends too much, or requests another authentication."""
+
+
+class _Packet(MysqlPacket):
+    """One whose error has its SQLSTATE."""
+
+    def raise_for_error(self) -> None:
+        try:
+            super().raise_for_error()
+        except pymysql.err.MySQLError as error:
+            data: bytes = self.get_all_data()  # type: ignore[no-untyped-call]  # not in its types
+            if data[3:4] == b"#":
+                error.sqlstate = data[4:9].decode("ascii", "replace")  # type: ignore[attr-defined]
+            raise
 
 
 class _Bounded(Connection):
@@ -200,6 +267,11 @@ class _Bounded(Connection):
     """When what is being read or written has to be complete, whatever trickles in until then."""
     _sock: socket.socket | None
     _rfile: io.BufferedReader | None
+
+    def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> MysqlPacket:
+        kind = _Packet if packet_type is MysqlPacket else packet_type
+        packet: MysqlPacket = super()._read_packet(kind)  # type: ignore[no-untyped-call]
+        return packet
 
     def _read_bytes(self, num_bytes: int) -> bytes:
         self.left -= num_bytes + _READ
@@ -258,8 +330,8 @@ class _Bounded(Connection):
         return super()._process_auth(plugin_name, auth_packet, *more)  # type: ignore[misc]
 
 
-def _connection(account: Account) -> _Bounded:
-    """One that is not connected yet."""
+def _connection(account: Account, database: str = "", flags: int = 0) -> _Bounded:
+    """One that is not connected yet; ``flags``: the protocol's."""
     if not account.usable:
         raise _Refused(f"{account.plugin} takes TLS with a certificate that is checked")
     connection = _Bounded(
@@ -267,6 +339,8 @@ def _connection(account: Account) -> _Bounded:
         password=account.password,
         host=account.host,
         autocommit=True,
+        database=database or None,
+        client_flag=flags,
         ssl=_tls(account) if account.ca else None,
         ssl_disabled=not account.ca,
         defer_connect=True,
@@ -315,6 +389,12 @@ def _text(error: Exception) -> str:
         return f"there is no certificate of an authority at {error.filename}{_REMEDY}"
     coded = isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1
     return str(error.args[1] if coded else error)[:_REASON]
+
+
+def _state(error: Exception) -> str:
+    """The SQLSTATE of a server's error."""
+    found = getattr(error, "sqlstate", "")
+    return found if _SQLSTATE.fullmatch(found) else "HY000"
 
 
 def _code(error: Exception) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,16 @@ class Rows:
     affected: int
 
 
+@dataclass(frozen=True)
+class NodeResults:
+    """The results of statements on one node; ``error``: what ended them, with its exit code."""
+
+    node: str
+    results: tuple[Rows, ...]
+    error: str = ""
+    code: int = 0
+
+
 class SqlAll(Protocol):
     """Runs statements on one connection; see ``sql.ask_all``."""
 
@@ -32,6 +42,15 @@ class SqlAll(Protocol):
         whole: bool = False,
     ) -> list[Rows]:
         """Rows of each; raises NotReady or CommandFailed."""
+
+
+class SqlText(Protocol):
+    """Runs what a user wrote: any number of statements; see ``sql.ask_text``."""
+
+    def __call__(
+        self, account: Account, port: int, text: str, *, timeout: float, database: str = ""
+    ) -> Iterator[Rows]:
+        """Each result; raises NotReady or CommandFailed."""
 
 
 class Page(Protocol):

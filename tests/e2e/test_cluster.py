@@ -254,7 +254,7 @@ def test_a_lab_survives_its_stop(site: Site) -> None:
         assert site.guests() == []
         assert site.lab("ls", "-o", "json").json[0]["state"] == "stopped"
         site.lab("wait", name, "--timeout", "5", code=7)
-        site.lab("exec", name, "--", "true", code=3)
+        site.lab("exec", name, "--", "true", code=7)
         started = site.lab("start", name, "--timeout", "240", "-o", "json", code=None)
         assert started.code == 0, _why(site, name, started)
         assert started.json["dsn"] == view["dsn"], "the same address and password as before"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import asyncssh
 
@@ -49,6 +52,58 @@ def ssh_server(here: Site, lab: str) -> Iterator[None]:
             known.write_text(before)
 
 
+async def _shell(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    """Run the command here, as sshd does: by a shell, in a session of its own."""
+    program = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", process.command or "exit 0",
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    taking = asyncio.create_task(_take(process, program.stdin))
+    await asyncio.gather(
+        _give(program.stdout, process.stdout), _give(program.stderr, process.stderr)
+    )
+    process.exit(await program.wait())
+    taking.cancel()
+
+
+async def _take(process: asyncssh.SSHServerProcess[bytes], to: Any) -> None:
+    with suppress(OSError, asyncssh.Error):
+        while data := await process.stdin.read(1 << 16):
+            to.write(data)
+            await to.drain()
+    to.close()
+
+
+async def _give(source: Any, to: Any) -> None:
+    while data := await source.read(1 << 16):
+        with suppress(OSError, asyncssh.Error):  # the reader is gone
+            to.write(data)
+            await to.drain()
+
+
+class _Sftp(asyncssh.SFTPServer):
+    """One that ends with an exit status, as OpenSSH's: scp takes none for a failure."""
+
+    def exit(self) -> None:
+        self.channel.exit(0)
+
+
+@contextmanager
+def shell_server(private: Path) -> Iterator[int]:
+    """A server whose commands and files are this host's, its key and ours in ``private``; its port.
+
+    In place of a guest's, where a test is about what is run there.
+    """
+    login = asyncssh.generate_private_key("ssh-ed25519")
+    key = private / "id_ed25519"
+    key.touch(mode=0o600)
+    key.write_bytes(login.export_private_key())
+    with _serving(login, process_factory=_shell, encoding=None, sftp_factory=_Sftp) as (port, host):
+        (private / "known_hosts").write_text(f"[127.0.0.1]:{port} {host}\n")
+        yield port
+
+
 def _move(here: Site, node: NodeRecord, port: int) -> None:
     with here.service.core.store.transaction():
         here.service.core.store.nodes.remove(node.lab, node.name)
@@ -56,8 +111,9 @@ def _move(here: Site, node: NodeRecord, port: int) -> None:
 
 
 @contextmanager
-def _serving(login: asyncssh.SSHKey) -> Iterator[tuple[int, str]]:
-    """A server that lets ``login`` in: its port, and its public key."""
+def _serving(login: asyncssh.SSHKey, **options: Any) -> Iterator[tuple[int, str]]:
+    """A server that lets ``login`` in: its port, and its public key. ``options``: of asyncssh."""
+    options = {"process_factory": _session, **options}
     host = asyncssh.generate_private_key("ssh-ed25519")
     allowed = asyncssh.import_authorized_keys(login.export_public_key().decode())
     loop, started = asyncio.new_event_loop(), threading.Event()
@@ -65,8 +121,7 @@ def _serving(login: asyncssh.SSHKey) -> Iterator[tuple[int, str]]:
 
     async def serve() -> None:
         server = await asyncssh.listen(
-            "127.0.0.1", 0, server_host_keys=[host], process_factory=_session,
-            authorized_client_keys=allowed,
+            "127.0.0.1", 0, server_host_keys=[host], authorized_client_keys=allowed, **options,
         )  # fmt: skip
         ports.append(server.get_port())
         started.set()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         SnapshotView,
         TemplateView,
     )
-    from lab.observe.ways import Rows
+    from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.spec import Identity, LabSpec
 
@@ -274,11 +274,23 @@ class LocalSession:
 
         return query(self._context, name, node, statement, seconds)
 
-    def client(self, name: str, node: str | None) -> SqlClient:
+    def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
+        """See Session."""
+        from lab.lifecycle.query import results
+
+        return results(self._context, name, node, text, database=database)
+
+    def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
+        """See Session."""
+        from lab.lifecycle.query import everywhere
+
+        return everywhere(self._context, name, text, database=database)
+
+    def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """See Session."""
         from lab.lifecycle.query import client
 
-        return client(self._context, name, node)
+        return client(self._context, name, node, database=database)
 
     def engines(self) -> list[EngineView]:
         """See Session."""

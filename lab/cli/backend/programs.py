@@ -31,6 +31,10 @@ class SqlClient(AbstractContextManager[object], Protocol):
     def argv(self) -> Sequence[str]:
         """The command; the password is not in it."""
 
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Its environment."""
+
 
 @contextmanager
 def ssh_through(url: str, login: SshLogin, lab: str, node: str) -> Iterator[Program]:

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from lab.cli.backend.remote_up import Making
 from lab.client import Client
-from lab.errors import InvalidSpec, NotFound, NotReady
+from lab.errors import InvalidSpec, LabError, NotFound, NotReady
+from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
 from lab.passwords import plugin_of
 from lab.progress import Event
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         SnapshotView,
         TemplateView,
     )
-    from lab.observe.ways import Rows
+    from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.spec import Identity, LabSpec
 
@@ -273,26 +274,43 @@ class RemoteSession:
         from lab.observe.sql import ask
 
         account, port = self._login(name, node)
-        try:
+        with _reached(account):
             return (self._ask or ask)(
                 account, port, statement, timeout=seconds or _QUERY_SECONDS, whole=seconds is None
             )
-        except NotReady as error:
-            if not error.hint and account.host in _LOOPBACK:
-                error.hint = (
-                    "ports of labs are on the loopback of the service's host: forward them, or"
-                    " run this command there"
-                )
-            raise
 
-    def client(self, name: str, node: str | None) -> SqlClient:
+    def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
+        """See Session."""
+        from lab.observe.sql import ask_text
+
+        account, port = self._login(name, node)
+        with _reached(account):
+            yield from ask_text(account, port, text, timeout=_QUERY_SECONDS, database=database)
+
+    def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
+        """See Session."""
+        from functools import partial
+
+        from lab.blueprints import has_server
+        from lab.lifecycle.query import at_all
+        from lab.observe.sql import ask_text
+
+        lab = self._client.get(name)
+        nodes = [node.name for node in lab.nodes if node.sql_port and has_server(node.services)]
+        ask = partial(ask_text, text=text, timeout=_QUERY_SECONDS, database=database)
+        return at_all(
+            {node: self._login_or_error(name, node) for node in nodes},
+            ask,
+        )
+
+    def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """See Session."""
         import tempfile
 
         from lab.lifecycle.query import program
 
         options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
-        return program(*self._login(name, node), options)
+        return program(*self._login(name, node), options, database=database)
 
     def export(
         self,
@@ -426,6 +444,12 @@ class RemoteSession:
         """``view`` with the path of a copy of the certificate on this machine."""
         return replace(view, ssl_ca=str(self.ca())) if view.ssl_ca else view
 
+    def _login_or_error(self, name: str, node: str) -> tuple[Account, int] | LabError:
+        try:
+            return self._login(name, node)
+        except LabError as error:
+            return error
+
     def _login(self, name: str, node: str | None) -> tuple[Account, int]:
         """The account and the port of a lab.
 
@@ -440,11 +464,21 @@ class RemoteSession:
                 f"{chosen.name} of {name} has no service sql",
                 hint=f"`lab status {name}` shows which have",
             )
-        if chosen.state == "stopped":  # another may listen at its port
-            raise NotReady(
-                f"{chosen.name} of {name} does not run",
-                hint=f"`lab start {name} --node {chosen.name}` starts it",
-            )
+        require_state(name, chosen.name, chosen.state, chosen.why)
         plugin = plugin_of(lab.engine)
         account = Account(lab.user, lab.password, chosen.host, str(self.ca()), plugin=plugin)
         return account, chosen.sql_port
+
+
+@contextmanager
+def _reached(account: Account) -> Iterator[None]:
+    """Add to an error of the block how ports of labs are reached from elsewhere."""
+    try:
+        yield
+    except NotReady as error:
+        if not error.hint and account.host in _LOOPBACK:
+            error.hint = (
+                "ports of labs are on the loopback of the service's host: forward them, or"
+                " run this command there"
+            )
+        raise

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         SnapshotView,
         TemplateView,
     )
-    from lab.observe.ways import Rows
+    from lab.observe.ways import NodeResults, Rows
     from lab.spec import Identity, LabSpec
 
 
@@ -171,7 +171,13 @@ class Session(Protocol):
     ) -> Rows:
         """Run one statement; within ``seconds`` its answer may have a mebibyte at most."""
 
-    def client(self, name: str, node: str | None) -> SqlClient:
+    def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
+        """Run statements; each of their results as it comes."""
+
+    def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
+        """Run statements on all nodes with a server, at the same time."""
+
+    def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """The client program for a lab."""
 
     def engines(self) -> list[EngineView]:

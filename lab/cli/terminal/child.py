@@ -10,26 +10,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from lab.cli.terminal.signals import Interrupts
-from lab.errors import LabError
+from lab.errors import NoProgram
 
 GRACE = 10.0
 """Seconds that a child has to end after SIGTERM or SIGHUP, before it is killed."""
 
 
-class CannotRun(LabError):
-    """The program is not installed; the exit code is that of shells."""
-
-    exit_code: ClassVar[int] = 127
-
-
 def find(program: str) -> str:
-    """The program's path; raises CannotRun."""
+    """The program's path; raises NoProgram."""
     path = shutil.which(program)
     if path is None:
-        raise CannotRun(f"program {program!r} not found", hint="give its path, or check PATH")
+        raise NoProgram(f"program {program!r} not found", hint="give its path, or check PATH")
     return path
 
 
@@ -45,7 +38,7 @@ def run_child(
     Signals are passed to the child. ``impatient``: a second one ends it, a third kills it, and
     after SIGTERM or SIGHUP it has ``GRACE`` seconds; otherwise signals are only passed on.
 
-    Raises CannotRun.
+    Raises NoProgram.
     """
     find(argv[0])
     sys.stdout.flush()
@@ -77,7 +70,7 @@ class _Child:
                 self._argv, env=self._env, start_new_session=not self._on_terminal
             )
         except OSError as error:
-            raise CannotRun(f"cannot run {self._argv[0]!r}: {error.strerror}") from None
+            raise NoProgram(f"cannot run {self._argv[0]!r}: {error.strerror}") from None
         if self._early:
             self._send(self._early)
         try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
@@ -23,10 +26,11 @@ from lab.suggest import did_you_mean
 if TYPE_CHECKING:
     from lab.lifecycle.core.views import LabView, NodeView
 
+_LONGEST_NAME = 64
 _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")
 
 
-def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
+def environment(view: LabView, entry: NodeView | None = None, database: str = "") -> dict[str, str]:
     """The variables for a program that uses a lab, with the address of its first endpoint.
 
     Of an endpoint the first node that is not stopped: others may listen at a stopped one's port.
@@ -34,6 +38,7 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     endpoint for reads, ``LAB_DSN_N1`` and so on where it has several servers, whose
     addresses and ports are in ``LAB_HOSTS`` and ``LAB_PORTS``. The MYSQL_ variables are those that
     the mysql and mariadb clients read. ``LAB_SSL_`` ones are there if the lab takes TLS.
+    ``database``: the default one, in the DSNs and in ``LAB_DATABASE``.
     Raises NotFound if the lab has no nodes, or no account yet.
     """
     first = entry or view.entry
@@ -47,9 +52,14 @@ def environment(view: LabView, entry: NodeView | None = None) -> dict[str, str]:
     # A proxy is none of them: it has a port for reads of its own.
     servers = [node for node in view.nodes if node.sql_port and "ro" not in node.ports]
     tls = {"LAB_SSL_CA": view.ssl_ca, "LAB_SSL_MODE": SSL_MODE} if view.ssl_ca else {}
+    if database:
+        head, slash, options = view.dsn.rpartition("/")
+        view = replace(view, dsn=f"{head}{slash}{quote(database, safe='')}{options}")
     more = {f"LAB_DSN_{node.name.upper()}": _dsn(view, node) for node in servers[1:] and servers}
     if reads := view.address("ro"):
         more = {"LAB_DSN_RO": _dsn_at(view, reads), **more}
+    if database:
+        more["LAB_DATABASE"] = database
     return {
         "LAB_NAME": view.name,
         "LAB_DSN": _dsn(view, first),
@@ -77,31 +87,71 @@ def dotenv(variables: Mapping[str, str]) -> str:
     return "".join(f"{name}={_dotenv_value(value)}\n" for name, value in variables.items())
 
 
-def jdbc(view: LabView, node: NodeView) -> str:
+def jdbc(view: LabView, node: NodeView, database: str = "") -> str:
     """The URL for Connector/J of MariaDB, or that of MySQL for other engines."""
     mariadb = view.engine == "mariadb"
-    options = {"user": view.user, "password": view.password}
+    options = {"user": view.user}
+    if view.password:
+        options["password"] = view.password
     if view.ssl_ca and mariadb:
         options |= {"sslMode": "verify-full", "serverSslCert": view.ssl_ca}
     elif view.ssl_ca:  # it reads certificates from a key store, which is for users to make
         options |= {"sslMode": SSL_MODE}
-    return f"jdbc:{'mariadb' if mariadb else 'mysql'}://{node.address}/?{_query(options)}"
+    place = f"{node.address}/{quote(database, safe='')}"
+    return f"jdbc:{'mariadb' if mariadb else 'mysql'}://{place}?{_query(options)}"
 
 
-def go(view: LabView, node: NodeView) -> str:
+def go(view: LabView, node: NodeView, database: str = "") -> str:
     """The DSN for go-sql-driver/mysql."""
     tls = "?tls=true" if view.ssl_ca else ""  # trusts the system's certificates and SSL_CERT_FILE
-    return f"{view.user}:{view.password}@tcp({node.address})/{tls}"
+    login = f"{view.user}:{view.password}" if view.password else view.user
+    return f"{login}@tcp({node.address})/{quote(database, safe='')}{tls}"
 
 
-def sqlalchemy(view: LabView, node: NodeView) -> str:
+def sqlalchemy(view: LabView, node: NodeView, database: str = "") -> str:
     """The URL for SQLAlchemy with PyMySQL."""
     dialect = "mariadb" if view.engine == "mariadb" else "mysql"
     # Those that its dialects know (dialects/mysql/mysqldb.py); others make PyMySQL forget ssl_ca.
     tls = {"ssl_ca": view.ssl_ca, "ssl_check_hostname": "true"} if view.ssl_ca else {}
-    query = f"?{_query(tls)}" if tls else ""
-    login = f"{quote(view.user, safe='')}:{quote(view.password, safe='')}"
-    return f"{dialect}+pymysql://{login}@{node.address}/{query}"
+    return _url(f"{dialect}+pymysql", view, node, database, tls)
+
+
+def node_js(view: LabView, node: NodeView, database: str = "") -> str:
+    """The URL for mysql2 of Node.js, and so for what is built on it.
+
+    Its options are JSON. Certificates are not read from files: those of NODE_EXTRA_CA_CERTS are
+    trusted besides Node's own. It compares the names in certificates with a host's name only, not
+    with an address (mysql2 3: ``startTLS`` passes no ``servername`` then).
+    """
+    named = "" if _is_address(node.host) else ',"verifyIdentity":true'
+    tls = {"ssl": f'{{"rejectUnauthorized":true{named}}}'} if view.ssl_ca else {}
+    return _url("mysql", view, node, database, tls)
+
+
+def rails(view: LabView, node: NodeView, database: str = "") -> str:
+    """The DATABASE_URL for Rails' adapter mysql2."""
+    tls = {"sslca": view.ssl_ca, "ssl_mode": "verify_identity"} if view.ssl_ca else {}
+    return _url("mysql2", view, node, database, tls)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _url(
+    scheme: str, view: LabView, node: NodeView, database: str, options: Mapping[str, str]
+) -> str:
+    query = f"?{_query(options)}" if options else ""
+    return f"{scheme}://{_login(view)}@{node.address}/{quote(database, safe='')}{query}"
+
+
+def _login(view: LabView) -> str:
+    password = f":{quote(view.password, safe='')}" if view.password else ""
+    return quote(view.user, safe="") + password
 
 
 _VARIABLES: Mapping[str, Callable[[Mapping[str, str]], str]] = {
@@ -110,10 +160,12 @@ _VARIABLES: Mapping[str, Callable[[Mapping[str, str]], str]] = {
     "json": as_json,
     "yaml": as_yaml,
 }
-_URLS: Mapping[str, Callable[[LabView, NodeView], str]] = {
+_URLS: Mapping[str, Callable[[LabView, NodeView, str], str]] = {
     "jdbc": jdbc,
     "go": go,
     "sqlalchemy": sqlalchemy,
+    "node": node_js,
+    "rails": rails,
 }
 _FORMATS = (*_VARIABLES, *_URLS)
 
@@ -121,7 +173,8 @@ _FORMATS = (*_VARIABLES, *_URLS)
 @manual(
     'eval "$(lab env shop)"',
     "lab env shop --format dotenv > .env",
-    "lab env shop --format jdbc --node n2",
+    "lab env shop --format jdbc --node n2 --database crm",
+    "lab env shop --format node --account app",
 )
 def env(
     ctx: typer.Context,
@@ -137,22 +190,67 @@ def env(
             help=f"Variables as {', '.join(_VARIABLES)}; or a URL for {', '.join(_URLS)}.",
         ),
     ] = "shell",
+    database: Annotated[
+        str,
+        typer.Option(
+            "-D", "--database", metavar="NAME", show_default=False, help="The default database."
+        ),
+    ] = "",
+    account: Annotated[
+        str,
+        typer.Option(
+            "--account",
+            metavar="NAME",
+            show_default=False,
+            help="An account of `lab up --user`, with the password in LAB_ACCOUNT_PASSWORD.",
+        ),
+    ] = "",
 ) -> None:
-    """Print how to connect to a lab: variables, or a URL."""
+    """Print how to connect to a lab: variables, or a URL.
+
+    Of accounts that `lab up --user` made only digests of passwords are kept: the password of
+    `--account` is read from the variable LAB_ACCOUNT_PASSWORD, and left out if that is not set.
+    """
     app = app_of(ctx)
     if how not in _FORMATS:
         hint = did_you_mean(how, _FORMATS, otherwise=f"one of {', '.join(_FORMATS)}")
         raise InvalidSpec(f"{how!r} is not a format of lab env", hint=hint)
     with app.open() as session:
         view = session.lab(pick(session, name))
+    if not database.isprintable() or len(database) > _LONGEST_NAME:
+        raise InvalidSpec(f"--database: {database[:_LONGEST_NAME]!r} is not a name")
+    if account:
+        view = _as(view, account)
+        if not view.password:
+            app.say(
+                f"the password of {account} is not known here, only its digest: set"
+                " LAB_ACCOUNT_PASSWORD to have it in the output"
+            )
     if not node and (why := why_no_writes(view)):
         app.say(f"note: {why}; `lab status {view.name}` shows its nodes")
     entry = _node(view, node) if node else view.entry
-    variables = environment(view, entry)
+    variables = environment(view, entry, database)
     if how in _VARIABLES:
         sys.stdout.write(_VARIABLES[how](variables))
     elif entry is not None:
-        sys.stdout.write(_URLS[how](view, entry) + "\n")
+        sys.stdout.write(_URLS[how](view, entry, database) + "\n")
+
+
+def _as(view: LabView, account: str) -> LabView:
+    """The lab as one of its further accounts sees it; raises NotFound."""
+    said = view.options.get("user", ())
+    known = [str(one).partition("@")[0] for one in said] if isinstance(said, list | tuple) else []
+    if account not in known:
+        raise NotFound(
+            f"the lab {view.name} has no account {account}",
+            hint=f"its accounts: {', '.join(known)}"
+            if known
+            else "`lab up --user` gives a lab further accounts",
+        )
+    password = os.environ.get("LAB_ACCOUNT_PASSWORD", "")
+    changed = replace(view, user=account, password=password)
+    _, _, place = view.dsn.rpartition("@")
+    return replace(changed, dsn=f"mysql://{_login(changed)}@{place}")
 
 
 def _node(view: LabView, name: str) -> NodeView:

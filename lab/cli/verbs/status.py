@@ -113,6 +113,7 @@ def wait(
         if any(one.kind == "ready" for one in wanted):  # where that cannot come true, it says so
             view = session.wait(lab, timeout=limit)
         if any(one.kind != "ready" for one in wanted):
-            ask = partial(session.query, lab, flags.maybe_node(node))
-            view = until(wanted, partial(session.lab, lab), ask, max(deadline.left, 1.0))
+            where = flags.maybe_node(node)
+            ask, look = partial(session.query, lab, where), partial(session.lab, lab)
+            view = until(wanted, look, ask, max(deadline.left, 1.0), node=where)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

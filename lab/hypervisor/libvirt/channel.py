@@ -18,6 +18,9 @@ from lab.names import GuestName
 from lab.progress import go_on
 from lab.wait import Deadline, attempts
 
+_REFUSED = "unable to execute QEMU agent command"
+"""How libvirt's text (src/qemu/qemu_agent.c) begins if the agent did answer: with an error."""
+
 
 class DomainPorts:
     """See ``lab.hypervisor.agent.Ports``; the agent's belongs to libvirt."""
@@ -51,8 +54,10 @@ class DomainPorts:
                 # has not run long enough for QEMU to report that it is open.
                 if "not connected" in str(error) and not deadline.passed:
                     continue
+                refused = str(error).startswith(_REFUSED)
+                did = f"refused {request['execute']}" if refused else "does not answer"
                 raise NotReady(
-                    f"the guest agent of {self._guest} does not answer", details=[str(error)]
+                    f"the guest agent of {self._guest} {did}", details=[str(error)]
                 ) from None
             return loaded(answer.encode())["return"]
         raise NotReady(f"the guest agent of {self._guest} did not connect within {timeout:g} s")

@@ -76,20 +76,21 @@ def until(
     ask: Ask,
     timeout: float,
     *,
+    node: str | None = None,
     first: float = 0.1,
 ) -> LabView:
     """The lab once all ``conditions`` hold at one look, of which there is one a second at most.
 
-    ``timeout`` in seconds. Raises NotFound for a node that does not exist, InvalidSpec for what can
-    never be, CommandFailed for a statement that the server will always refuse, and NotReady with
-    what was found last.
+    ``timeout`` in seconds. ``node``: the one that ``ask`` asks; None: the lab's entry. Raises
+    NotFound for a node that does not exist, InvalidSpec for what can never be, CommandFailed for a
+    statement that the server will always refuse, and NotReady with what was found last.
     """
     found: list[str] = []
     deadline = Deadline.after(timeout)
     for _ in attempts(deadline, first=first, most=max(first, 1.0)):
         view, found = look(), []
         for one in conditions:
-            if why := unmet(one, view, ask, max(deadline.left, _LEAST)):
+            if why := unmet(one, view, ask, max(deadline.left, _LEAST), node):
                 found.append(f"{one.text}: {why}")
         if not found:
             return view
@@ -98,14 +99,20 @@ def until(
     )
 
 
-def unmet(condition: Condition, view: LabView, ask: Ask, seconds: float) -> str:
+def unmet(
+    condition: Condition, view: LabView, ask: Ask, seconds: float, node: str | None = None
+) -> str:
     """Why the condition does not hold; empty if it does. Raises as ``until``.
 
-    ``seconds``: how long a statement may take.
+    ``seconds``: how long a statement may take; ``node``: which node it is for.
     """
     if condition.kind == "primary":
         return _not_primary(condition.what, view)
     if condition.kind == "sql":
+        # Outside of a primary component some statements are answered, such as SELECT 1.
+        asked = [one for one in view.nodes if one.name == node] if node else [view.entry]
+        if alone := [one.name for one in asked if one and one.state == "not-primary"]:
+            return f"{alone[0]} is not-primary"
         return _not_true(condition.what, ask, seconds)
     allowed = _STATES[condition.kind]
     missing = [f"{node.name} is {node.state}" for node in view.nodes if node.state not in allowed]

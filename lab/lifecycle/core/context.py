@@ -17,7 +17,7 @@ from lab.errors import HostUnfit
 from lab.host import system
 from lab.hypervisor import Hypervisor
 from lab.observe.account import Account
-from lab.observe.ways import Page, Rows, SqlAll, Ways
+from lab.observe.ways import Page, Rows, SqlAll, SqlText, Ways
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
 from lab.state import open_late
@@ -44,6 +44,14 @@ def _page(host: str, port: int, *, timeout: float) -> str:
     from lab.observe.page import status
 
     return status(host, port, timeout=timeout)
+
+
+def _ask_text(
+    account: Account, port: int, text: str, *, timeout: float, database: str = ""
+) -> Iterator[Rows]:
+    from lab.observe.sql import ask_text
+
+    return ask_text(account, port, text, timeout=timeout, database=database)
 
 
 RunAs = tuple[int, int] | None
@@ -74,8 +82,8 @@ UNKNOWN = Origin()
 class Context:
     """The record, the seams, and the receiver of progress. Built by ``open_context``.
 
-    ``sql_all`` asks a server through a published port, ``page`` what serves pages; ``build`` makes
-    an image from a recipe.
+    ``sql_all`` asks a server through a published port, ``sql_text`` runs what a user wrote there,
+    ``page`` asks what serves pages; ``build`` makes an image from a recipe.
     ``kept``: makes connections to servers that are kept; None where a question needs none.
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
     ``data`` is called with the bytes of SQL that were read, and raises LimitReached if a dataset
@@ -96,6 +104,7 @@ class Context:
     warm: float = 900.0
     page: Page = _page
     kept: Callable[[], Kept] | None = None
+    sql_text: SqlText = _ask_text
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
@@ -212,7 +221,16 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         found = map(ask_one, statements)
         return [Rows(result.columns, result.rows, result.affected) for result in found]
 
-    yield Context(settings, store, storage, fake, progress, ask, build, page=fake.page)
+    def ask_text(
+        account: Account, port: int, text: str, *, timeout: float, database: str = ""
+    ) -> Iterator[Rows]:
+        del database  # the fake has one
+        for statement in filter(str.strip, text.split(";")):
+            yield from ask(account, port, [statement], timeout=timeout)
+
+    yield Context(
+        settings, store, storage, fake, progress, ask, build, page=fake.page, sql_text=ask_text
+    )
 
 
 _HYPERVISORS: Mapping[str, Callable[..., AbstractContextManager[Context]]] = {

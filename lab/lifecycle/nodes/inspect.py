@@ -158,8 +158,8 @@ def record_of(ctx: Context, name: str) -> LabRecord:
     if name in tagged(ctx, ctx.hypervisor.guests()) and ctx.store.labs.find(name) is None:
         raise NotFound(
             f"the lab {name} is missing from the state database: only its guests and volumes exist",
-            hint=f"`lab status {name}` shows its guests, `lab exec`, `lab logs` and `lab console`"
-            f" work, `lab down {name}` removes it",
+            hint=f"`lab status {name}` shows its guests, `lab exec --agent`, `lab logs` and"
+            f" `lab console` work, `lab down {name}` removes it",
         )
     return ctx.store.labs.get(name)
 

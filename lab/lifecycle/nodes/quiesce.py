@@ -20,8 +20,9 @@ def write_out(ctx: Context, guests: Sequence[GuestName], flush: Sequence[str] = 
     """Have servers and file systems of ``guests`` write everything to their disks.
 
     First the statements ``flush`` of the blueprint, then the files. A guest that does not answer
-    is skipped: it is as if its power failed.
+    is skipped, with a note: it is as if its power failed.
     """
+    skipped: dict[GuestName, str] = {}
     orders: list[tuple[list[str], bytes]] = [(["/bin/sync"], b"")]
     if flush:
         stdin = "".join(f"{statement}\n" for statement in flush).encode()
@@ -34,10 +35,15 @@ def write_out(ctx: Context, guests: Sequence[GuestName], flush: Sequence[str] = 
                 channel.run(argv, stdin=stdin, timeout=_SECONDS, halt=halt)
             except Interrupted:
                 raise
-            except LabError:
-                continue
+            except LabError as error:
+                skipped.setdefault(guest, error.what)
 
     each_until(one, guests, ctx.progress.halt)
+    for guest in guests:
+        if why := skipped.get(guest):
+            ctx.progress.note(
+                "flush", f"{guest} was not flushed, as if its power failed at this moment: {why}"
+            )
 
 
 def bring_to_rest(

@@ -1,7 +1,8 @@
-"""The command line of ssh for a node: its host key is known, nothing is asked."""
+"""The command lines of ssh and scp for a node: its host key is known, nothing is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,15 +27,37 @@ def known_as(host: str, port: int) -> str:
 def ssh_command(private: Path, host: str, port: int, *more: str) -> list[str]:
     """The command; ``private``: the directory of key and known hosts, ``more``: options."""
     options = [
+        f"IdentityFile={_quoted(private / 'id_ed25519')}",
         "IdentitiesOnly=yes",
-        f"UserKnownHostsFile={private / 'known_hosts'}",
+        f"UserKnownHostsFile={_quoted(private / 'known_hosts')}",
         "GlobalKnownHostsFile=/dev/null",
         "StrictHostKeyChecking=yes",
         "LogLevel=ERROR",
+        f"Port={port}",
         *more,
     ]
     # No files of options: an agent or ports that they forward are not for who is root in a node.
-    argv = ["ssh", "-F", "none", "-i", str(private / "id_ed25519"), "-p", str(port)]
+    argv = ["ssh", "-F", "none"]
     for option in options:
         argv += ["-o", option]
     return [*argv, f"root@{host}"]
+
+
+def with_options(command: Sequence[str], *more: str) -> list[str]:
+    """``command``, of ``ssh_command``, with further options."""
+    *argv, login = command
+    for option in more:
+        argv += ["-o", option]
+    return [*argv, login]
+
+
+def scp_command(command: Sequence[str], *words: str) -> list[str]:
+    """Scp by its SFTP protocol with the options of ``command``, of ``ssh_command``."""
+    _, *options, _ = command
+    return ["scp", "-s", "-q", "-r", "-p", *options, "--", *words]
+
+
+def _quoted(path: Path) -> str:
+    """A path as the value of an option: not split at blanks, and no token of ssh."""
+    text = str(path).replace("%", "%%").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'

@@ -42,7 +42,7 @@ from lab.lifecycle.core.views import (
     TemplateView,
 )
 from lab.observe.states import Requirement
-from lab.observe.ways import Rows
+from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.spec import LabSpec
@@ -59,6 +59,7 @@ class FakeClient:
     def __init__(self, log: Callable[..., None]) -> None:
         self._log = log
         self.argv = (sys.executable, "-c", "import sys; sys.exit(4)")
+        self.env: Mapping[str, str] = os.environ
 
     def __enter__(self) -> FakeClient:
         self._log("client file", "made")
@@ -213,6 +214,8 @@ class FakeSession:
 
     def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
         self._called("ssh", name, node)
+        if self._world.way:
+            return nullcontext(Program(self._world.way))
         code = "import sys; print(*sys.argv[1:]); sys.exit(5)"
         return nullcontext(Program([sys.executable, "-c", code]))
 
@@ -237,8 +240,18 @@ class FakeSession:
         self._called("query", name, node, statement, *([] if seconds is None else [seconds]))
         return self._world.rows
 
-    def client(self, name: str, node: str | None) -> FakeClient:
-        self._called("client", name, node)
+    def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
+        self._called("results", name, node, text, database=database)
+        yield from self._world.results or [self._world.rows]
+        if error := self._world.fails.get("result"):
+            raise error
+
+    def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
+        self._called("everywhere", name, text, database=database)
+        return self._world.everywhere
+
+    def client(self, name: str, node: str | None, *, database: str) -> FakeClient:
+        self._called("client", name, node, database=database)
         return FakeClient(self._world.log)
 
     def engines(self) -> list[EngineView]:
@@ -354,6 +367,9 @@ class FakeLifecycle(Lifecycle):
         self.gc_report = GcReport(("lab old",), ("guest lab-x-n1: not recorded",))
         self.snapshots = [SnapshotView("origin", "origin", None)]
         self.rows = Rows(("a", "b"), ((1, None), (b"\xff", "x\ny")), 2)
+        self.results: Sequence[Rows] = ()
+        self.way: Sequence[str] = ()
+        self.everywhere: list[NodeResults] = []
         self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
         self.default_ttl: float | None = None
         self.pool = ""

@@ -20,9 +20,10 @@ from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
 from lab.cli.terminal.tree import topology_text, tree_text
 from lab.cli.verbs.dataset import shown
+from lab.errors import StatementRefused
 from lab.guest.authority import make
 from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, SnapshotView
-from lab.observe.ways import Rows
+from lab.observe.ways import NodeResults, Rows
 from lab.progress import Step
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle, dataset_view
@@ -307,6 +308,12 @@ def test_env_as_urls(capsys: Capture) -> None:
         ("jdbc --node n2", "jdbc:mariadb://127.0.0.1:23307/?user=lab&password=s3cret"),
         ("go --node 3", "lab:s3cret@tcp(127.0.0.1:23308)/"),
         ("sqlalchemy", "mariadb+pymysql://lab:s3cret@127.0.0.1:23306/"),
+        ("node", "mysql://lab:s3cret@127.0.0.1:23306/"),
+        ("rails", "mysql2://lab:s3cret@127.0.0.1:23306/"),
+        ("jdbc -D crm", "jdbc:mariadb://127.0.0.1:23306/crm?user=lab&password=s3cret"),
+        ("go --database crm", "lab:s3cret@tcp(127.0.0.1:23306)/crm"),
+        ("sqlalchemy -D a/b", "mariadb+pymysql://lab:s3cret@127.0.0.1:23306/a%2Fb"),
+        ("node -D crm", "mysql://lab:s3cret@127.0.0.1:23306/crm"),
     ):
         assert out(capsys, "env", "--format", *words.split(), world=world) == f"{wanted}\n"
     out(capsys, "env", "--node", "n7", world=world, code=3)
@@ -323,8 +330,49 @@ def test_env_as_urls(capsys: Capture) -> None:
         ("jdbc", "?user=lab&password=it%27s&sslMode=VERIFY_IDENTITY"),
         ("go", "lab:it's@tcp(127.0.0.1:23306)/?tls=true"),
         ("sqlalchemy", "mysql+pymysql://lab:it%27s@127.0.0.1:23306/?ssl_ca=/srv/ca.pem"),
+        ("sqlalchemy -D crm", "@127.0.0.1:23306/crm?ssl_ca=/srv/ca.pem"),
+        ("go -D crm", "lab:it's@tcp(127.0.0.1:23306)/crm?tls=true"),
+        ("node", "@127.0.0.1:23306/?ssl=%7B%22rejectUnauthorized%22%3Atrue%7D"),
+        ("rails -D crm", "@127.0.0.1:23306/crm?sslca=/srv/ca.pem&ssl_mode=verify_identity"),
+        (
+            "dotenv -D crm",
+            "LAB_DSN='mysql://lab:it\\'s@db.test:23306/crm?ssl-mode=VERIFY_IDENTITY'",
+        ),
+        ("dotenv -D crm", "LAB_DATABASE=crm\n"),
     ):
-        assert wanted in out(capsys, "env", "--format", how, world=world)
+        assert wanted in out(capsys, "env", "--format", *how.split(), world=world)
+
+
+def test_env_for_node_checks_names_of_hosts(capsys: Capture) -> None:
+    """Protects accounts: mysql2 compares a certificate with the host's name, not an address."""
+    found = lab_view(ssl_ca="/srv/ca.pem")
+    world = FakeLifecycle()
+    world.views["pxc"] = replace(
+        found, nodes=tuple(replace(node, host="db.test") for node in found.nodes)
+    )
+    checked = "ssl=%7B%22rejectUnauthorized%22%3Atrue%2C%22verifyIdentity%22%3Atrue%7D"
+    assert out(capsys, "env", "--format", "node", world=world).endswith(f"?{checked}\n")
+
+
+def test_env_of_another_account(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects programs from the account that may do everything; no password is made up."""
+    world = FakeLifecycle()
+    world.views["pxc"] = lab_view(options={"user": ["app@crm", "ro@*"]})
+    assert main(["env", "--account", "app", "--format", "dotenv"], lifecycle=world) == 0
+    printed = capsys.readouterr()
+    assert "LAB_DSN=mysql://app@127.0.0.1:23306/\n" in printed.out
+    assert "LAB_PASSWORD=\n" in printed.out
+    assert "set LAB_ACCOUNT_PASSWORD" in printed.err
+    monkeypatch.setenv("LAB_ACCOUNT_PASSWORD", "p@ss")
+    for how, wanted in (
+        ("node", "mysql://app:p%40ss@127.0.0.1:23306/crm"),
+        ("go", "app:p@ss@tcp(127.0.0.1:23306)/crm"),
+        ("jdbc", "jdbc:mariadb://127.0.0.1:23306/crm?user=app&password=p%40ss"),
+    ):
+        argv = ["env", "--account", "app", "-D", "crm", "--format", how]
+        assert out(capsys, *argv, world=world) == f"{wanted}\n"
+    assert main(["env", "--account", "lab_x"], lifecycle=world) == 3
+    assert "its accounts: app, ro" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("engine", ["mariadb", "mysql"])
@@ -589,3 +637,60 @@ def test_datasets(capsys: Capture) -> None:
     assert out(capsys, "dataset", "refresh", "shop", "-o", "name") == "shop@2\n"
     assert out(capsys, "dataset", "create", "a", "--from", "a.sql", "-o", "name") == "a@1\n"
     assert "customers.mail  an e-mail address" in out(capsys, "dataset", "scan", "shop")
+
+
+ONE, TWO = Rows(("a",), ((1,),), 1), Rows(("b",), ((2,), (None,)), 2)
+DONE = Rows((), (), 0)
+
+
+def test_each_result_of_several_statements_is_printed(capsys: Capture) -> None:
+    """Protects `lab sql -e 'A; B'` and CALL: no result is left out, in no format."""
+    world = FakeLifecycle("shop")
+    world.results = (ONE, TWO)
+    assert out(capsys, "sql", "-e", "A; B", world=world) == "a\n1\n\nb\n2\nNULL\n"
+    assert world.called("results") == ["shop", None, "A; B", {"database": ""}]
+    found = json.loads(out(capsys, "sql", "-e", "A; B", "-o", "json", world=world))
+    assert [one["rows"] for one in found] == [[[1]], [[2], [None]]]
+    assert out(capsys, "sql", "-e", "A; B", "-o", "name", world=world) == "1\n2\nNULL\n"
+    world.results = (ONE, DONE)  # a CALL of a routine that selects once
+    assert json.loads(out(capsys, "sql", "-e", "CALL", "-o", "json", world=world))["rows"] == [[1]]
+    world.fails["result"] = StatementRefused(1146, "Table 'x.y' doesn't exist", "42S02")
+    assert main(["sql", "-e", "A; B"], lifecycle=world) == 6
+    printed = capsys.readouterr()
+    assert printed.out == "a\n1\n"
+    assert printed.err.endswith("lab: error: ERROR 1146 (42S02): Table 'x.y' doesn't exist\n")
+
+
+def test_results_of_all_nodes_are_labelled(capsys: Capture) -> None:
+    """Protects `--all-nodes`: one table where the results are alike, else each by its node."""
+    world = FakeLifecycle("shop")
+    world.everywhere = [NodeResults("n1", (ONE, DONE)), NodeResults("n2", (ONE,))]
+    argv = ("sql", "-D", "crm", "--all-nodes", "-e", "A")
+    assert out(capsys, *argv, world=world) == "NODE  a\nn1    1\nn2    1\n"
+    assert world.called("everywhere") == ["shop", "A", {"database": "crm"}]
+    world.everywhere[1] = NodeResults("n2", (TWO,), "ERROR 1 (HY000): no", 6)
+    assert main([*argv], lifecycle=world) == 6
+    printed = capsys.readouterr()
+    assert printed.out == "n1:\na\n1\nn2:\nb\n2\nNULL\n"
+    assert printed.err == "  ERROR 1 (HY000): no\n"
+    assert main([*argv, "-o", "json"], lifecycle=world) == 6
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["node"], one["error"]) for one in found] == [
+        ("n1", ""), ("n2", "ERROR 1 (HY000): no"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["-o", "json"], "-o is for the results of -e"),
+        (["--all-nodes"], "--all-nodes needs statements"),
+        (["--all-nodes", "--node", "2", "-e", "A"], "exclude each other"),
+    ],
+)
+def test_what_a_script_cannot_have_is_refused(
+    capsys: Capture, argv: list[str], message: str
+) -> None:
+    """Protects from flags that are ignored."""
+    assert main(["sql", *argv], lifecycle=FakeLifecycle("shop")) == 2
+    assert message in capsys.readouterr().err

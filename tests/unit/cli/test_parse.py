@@ -77,8 +77,8 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
         ("start a --node 2", ["a", "n2", {"timeout": 77.0}]),
         ("stop a --node n2 --force", ["a", {"node": "n2", "force": True}]),
         ("extend a 1d12h", ["a", 129600.0]),
-        ("sql a", ["a", None]),
-        ("sql a --node 3", ["a", "n3"]),
+        ("sql a", ["a", None, {"database": ""}]),
+        ("sql a --node 3 -D crm", ["a", "n3", {"database": "crm"}]),
         ("console a --node 2", ["a", "n2"]),
         ("logs a", ["a", "n1", "engine", {"follow": False, "lines": 100}]),
         ("logs a --source console -n 5", ["a", "n1", "console", {"follow": False, "lines": 5}]),
@@ -421,20 +421,21 @@ def test_home_is_taken_anywhere() -> None:
         assert main(line.split(), lifecycle=world) == 0
         assert world.called("open") == [{"home": Path("/h")}]
     world = FakeLifecycle("a")
-    assert main(["exec", "--", "x", "--home", "/h", "--debug"], lifecycle=world) == 0
+    argv = ["exec", "--agent", "--", "x", "--home", "/h", "--debug"]
+    assert main(argv, lifecycle=world) == 0
     assert world.called("execute")[2] == ["x", "--home", "/h", "--debug"]
 
 
-def test_exec_is_the_command(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """Protects bytes, stderr and the exit code of a program in a node."""
-    world = FakeLifecycle("a")
-    assert main(["exec", "a", "--node", "2", "--timeout", "1m", "--", "id"], lifecycle=world) == 0
+def test_exec_by_the_agent_is_the_command(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Protects bytes, stderr and the exit code of a program in a node without a network."""
+    world, agent = FakeLifecycle("a"), ("exec", "--agent")
+    assert main([*agent, "a", "--node", "2", "--timeout", "1m", "--", "id"], lifecycle=world) == 0
     assert world.called("execute") == ["a", "n2", ["id"], {"stdin": b"", "timeout": 60.0}]
     assert capfdbinary.readouterr().out == b"said\xff\n"
-    assert main(["exec", "--", "false"], lifecycle=world) == 9
+    assert main([*agent, "--", "false"], lifecycle=world) == 9
     assert capfdbinary.readouterr() == (b"", b"no luck\n")
     world.fails["execute"] = CommandFailed(["virsh"], 1)
-    assert main(["exec", "--", "false"], lifecycle=world) == 6
+    assert main([*agent, "--", "false"], lifecycle=world) == 6
 
 
 def test_ssh_and_sql_run_their_program(capfd: Capture) -> None:

@@ -119,7 +119,7 @@ def test_inside(capsys: Capsys, env: Mapping[str, str]) -> None:
     """Protects exec and its exit code, logs and their limits."""
     out(capsys, *UP, "--name", "inside")
     capsys.readouterr()
-    assert main(["exec", "inside", "--", "no-such-program"]) == 127
+    assert main(["exec", "inside", "--agent", "--", "no-such-program"]) == 127
     assert capsys.readouterr() == ("", "no-such-program: not found\n")
     assert "does not answer SSH" in fails_child(env, 255, "ssh", "inside")
     assert "no node n7" in fails(capsys, 3, "console", "inside", "--node", "n7")

@@ -39,8 +39,10 @@ WORKS = {
     "snapshot prune": "snapshot prune shop",
     "rollback": "rollback shop --timeout 60s",
     "branch": "branch shop shop-try --ttl 1h",
-    "exec": "exec shop -- no-such-program",
+    "exec": "exec shop --agent -- no-such-program",
     "ssh": "ssh shop -- uptime",
+    "cp": "cp shop:n1:/etc/hosts -",
+    "dump": "dump shop -D crm",
     "logs": "logs shop --source console",
     "console": "console shop",
     "sql": "sql shop -e SELECT+1",
@@ -145,7 +147,8 @@ def test_each_works(here: Site, env: Mapping[str, str]) -> None:
     for verb, line in WORKS.items():
         if verb == "rollback":
             assert called(here, env, "start shop")[0] == 0  # n1 was stopped
-        with ssh_server(here, "shop") if verb == "ssh" else nullcontext():
+        reached = verb in ("ssh", "cp", "dump")
+        with ssh_server(here, "shop") if reached else nullcontext():
             code, said = called(here, env, line)
         wanted, word = OTHERWISE.get(verb, (0, ""))
         assert (code, word in said) == (wanted, True), (line, said)

@@ -50,6 +50,18 @@ def test_conditions_of_nodes(text: str, states: list[str], found: str) -> None:
     assert unmet(parse(text), view(*states), never, 9.0) == found
 
 
+def test_a_statement_outside_of_a_primary_component() -> None:
+    """Protects scripts: such a node answers SELECT 1, and no statement that reads a table."""
+    one = parse("SELECT 1")
+    assert unmet(one, view("not-primary", "stopped"), never, 9.0) == "n1 is not-primary"
+    assert unmet(one, view("ready", "not-primary"), never, 9.0, "n2") == "n2 is not-primary"
+
+    def ask(_: str, __: float) -> Rows:
+        return Rows(("1",), ((1,),), 1)
+
+    assert unmet(one, view("ready", "not-primary"), ask, 9.0) == ""
+
+
 def test_what_can_never_be_is_refused() -> None:
     """Protects from waiting in vain: for a node that is not there, or where roles are fixed."""
     with pytest.raises(NotFound, match="no node n4"):

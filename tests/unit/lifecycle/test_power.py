@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,19 +12,21 @@ import pytest
 
 from lab import host
 from lab.cli.terminal.show import lab_text
-from lab.errors import HostUnfit, NotReady
+from lab.errors import HostUnfit, InvalidSpec, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities, Hypervisor, memory_of
 from lab.lifecycle import node_access, power, snapshot
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.inspect import lab, labs, status
-from lab.lifecycle.query import query
+from lab.lifecycle.nodes.quiesce import write_out
+from lab.lifecycle.query import query, results
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.lifecycle.wait import wait
 from lab.names import GuestName
+from lab.progress import Event, Progress
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, make_template, named
 
@@ -158,6 +161,9 @@ class Hung:
         assert timeout <= 10
         return False
 
+    def run(self, argv: Sequence[str], **_: object) -> bytes:
+        raise NotReady("the guest agent does not answer", details=[*argv])
+
 
 def test_a_guest_that_hangs_is_reported(world: World) -> None:
     """Protects `lab exec`, which has an hour by default, from waiting for a guest that hangs."""
@@ -180,6 +186,59 @@ def test_a_node_that_does_not_run_is_not_entered(world: World) -> None:
         with pytest.raises(NotReady, match="n2 of shop does not run"):
             node_access.console_argv(ctx, "shop", "n2")
         assert start_node(ctx, "shop", "n2", timeout=10).state == "ready"
+
+
+def test_a_node_that_is_paused_is_not_entered(world: World) -> None:
+    """Protects from commands that hang: of a halted node the cause and the remedy are said."""
+    why = "a disk could not be written: no space is left for it"
+    with world.open() as ctx:
+        make(ctx)
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        verbs: list[Callable[[], object]] = [
+            lambda: node_access.execute(ctx, "shop", "n1", ["/bin/sync"], timeout=1),
+            lambda: node_access.ssh_argv(ctx, "shop", "n1"),
+            lambda: node_access.ssh_login(ctx, "shop", "n1"),
+            lambda: node_access.logs(ctx, "shop", "n1", "journal", lines=1),
+            lambda: query(ctx, "shop", "n1", "SELECT 1"),
+            lambda: results(ctx, "shop", "n1", "SELECT 1"),
+        ]
+        ctx.hypervisor.halt(N1, why)
+        for verb in verbs:
+            with pytest.raises(NotReady, match=f"n1 of shop is halted: {why}") as refused:
+                verb()
+            assert "`lab start shop`" in refused.value.hint
+        start(ctx, "shop", timeout=10)
+        memory_of(ctx.hypervisor).pause([N1])
+        for verb in verbs:
+            with pytest.raises(NotReady, match="n1 of shop is paused"):
+                verb()
+
+
+def test_what_is_too_long_for_the_agent_is_refused(world: World) -> None:
+    """Protects the agent: libvirt drops it, and the node's with it, after answers that are long."""
+    with world.open() as ctx:
+        make(ctx)
+        sent = b"x" * (node_access.MOST_IN + 1)
+        with pytest.raises(InvalidSpec, match="64 KiB of stdin") as refused:
+            node_access.execute(ctx, "shop", "n1", ["/bin/sync"], stdin=sent, timeout=1)
+        assert "without --agent" in refused.value.hint
+
+
+def test_a_snapshot_says_whose_flush_is_left_out(world: World) -> None:
+    """Protects who restores it: what the servers had not written yet is not in it."""
+    heard: list[Event] = []
+    with world.open() as ctx:
+        make(ctx)
+        hung = replace(
+            ctx,
+            hypervisor=cast("Hypervisor", Hung(ctx.hypervisor)),
+            progress=Progress(heard.append),
+        )
+        write_out(hung, [N1], ["FLUSH ENGINE LOGS"])
+        write_out(ctx, [N2], ["FLUSH ENGINE LOGS"])
+    [note] = [event.text for event in heard if event.state == "note"]
+    assert note.startswith("lab-shop-n1 was not flushed")
+    assert "does not answer" in note
 
 
 @pytest.mark.parametrize("blueprint", ["galera", "replication", "group"])

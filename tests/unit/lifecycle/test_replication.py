@@ -88,7 +88,7 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert [node.behind for node in found.nodes] == [None, 0, 0]
         query(ctx, "shop", "n1", "INSERT INTO t VALUES (1)")
         assert count(ctx, "n3") == 1
-        with pytest.raises(CommandFailed, match="status 1290"):
+        with pytest.raises(CommandFailed, match="ERROR 1290 "):
             query(ctx, "shop", "n2", "INSERT INTO t VALUES (2)")
         taken = snapshot.take(ctx, "shop", "one")
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")

@@ -1,0 +1,277 @@
+"""``lab cp`` and ``lab dump``: files and data of nodes, through SSH."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lab.cli import complete, flags
+from lab.cli.app import app_of, pick
+from lab.cli.manual import manual
+from lab.cli.terminal.child import run_child
+from lab.cli.terminal.in_node import run_in_node
+from lab.errors import CommandFailed, HostUnfit, InvalidSpec, LabError, NotFound, NotReady
+from lab.lifecycle.nodes.ssh import scp_command
+from lab.names import check_lab_name, parse_node
+from lab.run import environment, require
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.views import LabView, NodeView
+
+_DAY = 86400.0
+_IN_NODE = re.compile(r"(?P<lab>[a-z0-9-]+):(?:(?P<node>n?[0-9]+):)?(?P<path>/.*)", re.DOTALL)
+_GLOB = re.compile(r"[\\*?\[\]]")
+_STREAM = "-"
+
+_WRITE = """\
+[ ! -d "$1" ] || { printf '%s is a directory\\n' "$1" >&2; exit 1; }
+cat >"$1.lab-cp" && mv -f "$1.lab-cp" "$1"
+"""
+_READ = """\
+[ ! -d "$1" ] || {
+    printf '%s is a directory: copy it to one, or use tar with `lab exec`\\n' "$1" >&2; exit 1
+}
+exec cat "$1"
+"""
+
+_DUMP = """\
+set -eu
+socket=--socket=/run/mysqld/mysqld.sock
+if [ $# = 0 ]; then
+    exec 3<<END
+$(echo "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN \
+('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1" | /usr/lib/lab/sql)
+END
+    while IFS= read -r name <&3; do [ -z "$name" ] || set -- "$@" "$name"; done
+    exec 3<&-
+    [ $# -gt 0 ] || { echo "the server has no database of users" >&2; exit 1; }
+fi
+if command -v mariadb-dump >/dev/null; then
+    dump=mariadb-dump own=--quick
+else
+    dump=mysqldump own=--set-gtid-purged=OFF
+fi
+exec "$dump" --no-defaults "$socket" --user=root "$own" --quick \
+    --single-transaction --hex-blob --routines --events --triggers \
+    --max-allowed-packet=1G --default-character-set=utf8mb4 --databases -- "$@"
+"""
+"""A shell's script: the dump of the named databases, or of all but the server's own."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A path in a node."""
+
+    lab: str
+    node: str
+    path: str
+
+
+@manual(
+    "lab cp my.cnf shop:n2:/etc/mysql/conf.d/",
+    "lab cp shop:n1:/var/log/mysql ./logs",
+    "lab cp shop:n1:/var/lib/mysql/slow.log - | less",
+    "zcat big.gz | lab cp - shop:n1:/root/big",
+)
+def cp(
+    ctx: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            autocompletion=complete.labs_and_files,
+            help="A path here, LAB:NODE:/path, or - for stdin.",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            autocompletion=complete.labs_and_files,
+            help="The same; - is stdout. In a directory that exists, it gets the source's name.",
+        ),
+    ],
+) -> int:
+    """Copy a file or a directory to or from a node.
+
+    It is read and written there as root. Modes and times are kept, links are followed.
+    """
+    app = app_of(ctx)
+    places = (_place(source), _place(target))
+    inside = [place for place in places if place is not None]
+    if len(inside) != 1:
+        raise InvalidSpec(
+            "both paths are in nodes" if inside else "no path is in a node",
+            hint="one of the two is LAB:NODE:/path, such as shop:n1:/etc/hosts"
+            if not inside
+            else "copy to a directory here first, or from one node to stdout, and on to the other",
+        )
+    [there] = inside
+    if places[0] is None and source != _STREAM and not Path(source).exists():
+        raise NotFound(f"there is no file {source}")
+    with app.open() as session:
+        opened = session.ssh(there.lab, there.node)
+    with opened as way:
+        if _STREAM in (source, target):
+            script, stdin = (_WRITE, True) if source == _STREAM else (_READ, False)
+            argv = ["sh", "-c", script, "sh", there.path]
+            code = run_in_node(
+                way.argv, there.node, argv, app.interrupts, stdin=stdin, timeout=_DAY, env=way.env
+            )
+            return CommandFailed.exit_code if code == 1 else code
+        require("scp", package="openssh-client")
+        login = way.argv[-1]
+        if places[0] is not None:  # scp expands patterns in names of the other side
+            words = [f"{login}:{_GLOB.sub(_escaped, there.path)}", _local(target)]
+        else:
+            words = [_local(source), f"{login}:{there.path}"]
+        argv = scp_command(way.argv, *words)
+        code = run_child(argv, app.interrupts, env=environment(way.env))
+    return {0: 0, 1: CommandFailed.exit_code, 255: NotReady.exit_code}.get(code, code)
+
+
+@manual(
+    "lab dump shop --to shop.sql.gz",
+    "lab dump shop --database crm --database mail > two.sql",
+    "lab dump shop | lab sql other",
+)
+def dump(
+    ctx: typer.Context,
+    *,
+    name: flags.Name = "",
+    databases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-D",
+            "--database",
+            metavar="NAME",
+            show_default=False,
+            help="Only this database; may be repeated. Default: all but the server's own.",
+        ),
+    ] = None,
+    node: flags.Node = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            show_default=False,
+            help="A file instead of stdout; compressed if it ends in .gz, .bz2, .xz or .zst.",
+        ),
+    ] = "",
+) -> int:
+    """Write a lab's data as SQL.
+
+    `lab dataset create --from` and `lab sql` read it. The dump program of the node's server writes
+    it, in one transaction: consistent for InnoDB. It has databases with their routines, events,
+    triggers and views; accounts are not in it.
+    """
+    app = app_of(ctx)
+    wanted = databases or []
+    for one in wanted:
+        if not one or "\0" in one or "\n" in one:
+            raise InvalidSpec(f"--database: {one!r} is not a name")
+    with app.open() as session:
+        lab = pick(session, name)
+        where = flags.maybe_node(node) or _writer(session.lab(lab)).name
+        opened = session.ssh(lab, where)
+    argv = ["sh", "-c", _DUMP, "sh", *wanted]
+    with opened as way, _opened(to) as sink:
+        code = run_in_node(
+            way.argv, where, argv, app.interrupts, stdin=False, timeout=_DAY, into=sink, env=way.env
+        )
+        if code:
+            raise _Failed(where, code)
+    return 0
+
+
+class _Failed(LabError):
+    """The dump program failed; it has said why on stderr."""
+
+    def __init__(self, node: str, code: int) -> None:
+        super().__init__(f"the dump of {node} is incomplete: its program ended with status {code}")
+        self.exit_code = code if code > 128 else CommandFailed.exit_code  # type: ignore[misc]
+
+
+def _place(text: str) -> _Place | None:
+    """The path in a node that ``text`` is, None for one of this host; raises InvalidSpec."""
+    found = _IN_NODE.fullmatch(text)
+    if found is None:
+        if re.match(r"[a-z0-9-]+:n?[0-9]+:", text):
+            raise InvalidSpec(f"{text}: a path in a node begins with a slash")
+        return None
+    return _Place(check_lab_name(found["lab"]), parse_node(found["node"] or "n1"), found["path"])
+
+
+def _local(path: str) -> str:
+    """A path of this host as scp takes it: neither an option nor of another host."""
+    return path if path.startswith("/") else f"./{path}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def _writer(lab: LabView) -> NodeView:
+    """The node with a server that takes writes, or the first that runs; raises NotReady."""
+    names = lab.endpoints.get("writers", lab.endpoints.get("rw", ()))
+    servers = [node for node in lab.nodes if node.sql_port and "ro" not in node.services]
+    running = [node for node in servers if node.state not in ("stopped", "paused")]
+    first = next((node for node in running if node.name in names), None)
+    if first is None and not running:
+        raise NotReady(
+            f"no node of {lab.name} with a server runs", hint=f"`lab start {lab.name}` starts it"
+        )
+    return first or running[0]
+
+
+@contextmanager
+def _opened(to: str) -> Iterator[IO[bytes] | None]:
+    """The file, which appears when it is complete; None for stdout."""
+    if not to:
+        yield None
+        return
+    path = Path(to)
+    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    try:
+        try:
+            with _compressed(part, path.suffix) as file:
+                yield file
+            part.replace(path)
+        except OSError as error:
+            raise LabError(f"{to} cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _compressed(path: Path, suffix: str) -> Any:
+    """A file for bytes, which it compresses as the suffix says."""
+    if suffix == ".gz":
+        import gzip
+
+        return gzip.open(path, "wb", compresslevel=6)
+    if suffix == ".bz2":
+        import bz2
+
+        return bz2.open(path, "wb")
+    if suffix == ".xz":
+        import lzma
+
+        return lzma.open(path, "wb", preset=1)
+    if suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise HostUnfit(
+                "the package zstandard, which writes .zst files, is not installed",
+                hint="--to a file that ends in .gz or .xz",
+            ) from None
+        return zstandard.open(path, "wb")
+    return path.open("wb")

@@ -1,0 +1,152 @@
+"""`lab cp` and `lab dump`: through a real SSH server whose files are this host's."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main
+from lab.lifecycle.nodes.ssh import ssh_command
+from tests.support.ssh_server import shell_server
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("scp"), reason="no scp"),
+    pytest.mark.skipif(not os.access("/run", os.W_OK), reason="programs are noted in /run"),
+]
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    private = tmp_path_factory.mktemp("private")
+    with shell_server(private) as port:
+        yield ssh_command(private, "127.0.0.1", port)
+
+
+@pytest.fixture
+def world(way: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLifecycle:
+    """A lab whose files are below ``node``, in a directory where we are."""
+    (tmp_path / "node").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = FakeLifecycle("shop")
+    found.way = way
+    return found
+
+
+def test_files_go_in_both_directions(world: FakeLifecycle, tmp_path: Path) -> None:
+    """Protects content, modes and names: blanks, patterns, dashes, colons, several languages."""
+    node = tmp_path / "node"
+    for name in ("a b.txt", "-x", "--", "[1]*?", "ž 🗑", "n1:x", "$(id)"):
+        there = f"shop:n2:{node}/{name}"
+        (tmp_path / name).write_bytes(b"one\0two\n")
+        (tmp_path / name).chmod(0o640)
+        words = [f"./{name}"] if name.startswith("-") else [name]
+        assert main(["cp", *words, there], lifecycle=world) == 0, name
+        assert (node / name).read_bytes() == b"one\0two\n"
+        assert (node / name).stat().st_mode & 0o777 == 0o640
+        assert world.called("ssh") == ["shop", "n2"]
+        (tmp_path / name).unlink()
+        assert main(["cp", there, *words], lifecycle=world) == 0, name
+        assert (tmp_path / name).read_bytes() == b"one\0two\n"
+
+
+def test_directories(world: FakeLifecycle, tmp_path: Path) -> None:
+    """Protects trees: into a directory that exists by name, else as the new name."""
+    node = tmp_path / "node"
+    (tmp_path / "conf/d").mkdir(parents=True)
+    (tmp_path / "conf/d/my.cnf").write_text("[mysqld]\n")
+    assert main(["cp", "conf", f"shop:1:{node}/"], lifecycle=world) == 0
+    assert (node / "conf/d/my.cnf").read_text() == "[mysqld]\n"
+    assert main(["cp", f"shop:{node}/conf", "back"], lifecycle=world) == 0
+    assert world.called("ssh") == ["shop", "n1"]
+    assert (tmp_path / "back/d/my.cnf").read_text() == "[mysqld]\n"
+
+
+def test_streams(
+    world: FakeLifecycle, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Protects pipes: bytes as they are, and no incomplete file under its name."""
+    (tmp_path / "node/-x y").write_bytes(b"\xff\n" * 100_000)
+    assert main(["cp", f"shop:n1:{tmp_path}/node/-x y", "-"], lifecycle=world) == 0
+    assert capfdbinary.readouterr().out == b"\xff\n" * 100_000
+    read, write = os.pipe()
+    os.write(write, b"given\0")
+    os.close(write)
+    before = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        assert main(["cp", "-", f"shop:n1:{tmp_path}/node/new"], lifecycle=world) == 0
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+    assert (tmp_path / "node/new").read_bytes() == b"given\0"
+    assert sorted(path.name for path in (tmp_path / "node").iterdir()) == ["-x y", "new"]
+    assert main(["cp", f"shop:n1:{tmp_path}/node", "-"], lifecycle=world) == 6
+    assert b"is a directory" in capfdbinary.readouterr().err
+
+
+def test_what_is_not_there(
+    world: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Protects scripts: each mistake has its code and its words."""
+    for words, code, said in (
+        (["a", "shop:n1:/b"], 3, "there is no file a"),
+        (["a", "b"], 2, "no path is in a node"),
+        (["shop:n1:/a", "shop:n2:/a"], 2, "both paths are in nodes"),
+        (["shop:n1:a", "b"], 2, "begins with a slash"),
+        ([f"shop:n1:{tmp_path}/none", "b"], 6, "No such file or directory"),
+        ([f"shop:n1:{tmp_path}/none", "-"], 6, "No such file or directory"),
+    ):
+        assert main(["cp", *words], lifecycle=world) == code, words
+        assert said in capfd.readouterr().err
+
+
+DUMP = """#!{python}
+import sys
+print("-- dump of", sys.argv[-sys.argv[::-1].index("--"):])
+print("-- Dump completed")
+if sys.argv[-1] == "broken":
+    sys.exit("Got error: 1")
+"""
+
+
+@pytest.fixture
+def program(world: FakeLifecycle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLifecycle:
+    """A lab whose server's dump program prints its arguments."""
+    path = tmp_path / "bin/mariadb-dump"
+    path.parent.mkdir()
+    path.write_text(DUMP.format(python=sys.executable))
+    path.chmod(0o755)
+    # The commands of the server are run with the environment of this process.
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+    return world
+
+
+def test_a_dump(program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Protects names of databases from being options, and files: complete or not there."""
+    argv = ["dump", "shop", "-D", "-x", "--database", "a b"]
+    assert main(argv, lifecycle=program) == 0
+    assert capfd.readouterr().out == "-- dump of ['-x', 'a b']\n-- Dump completed\n"
+    assert program.called("ssh") == ["shop", "n1"]
+    for suffix, opened in (("sql", open), ("sql.gz", gzip.open), ("sql.xz", lzma.open)):
+        path = tmp_path / f"shop.{suffix}"
+        assert main([*argv, "--node", "2", "--to", str(path)], lifecycle=program) == 0
+        with opened(path, "rt") as file:
+            assert file.read().endswith("-- Dump completed\n")
+    assert program.called("ssh") == ["shop", "n2"]
+    path = tmp_path / "broken.sql"
+    path.write_text("before")
+    assert main(["dump", "shop", "-D", "broken", "--to", str(path)], lifecycle=program) == 6
+    assert "Got error: 1" in capfd.readouterr().err
+    assert path.read_text() == "before"
+    assert not list(tmp_path.glob(".broken*"))
+    assert main(["dump", "shop", "-D", "x", "--to", "/nowhere/x.gz"], lifecycle=program) == 1
+    assert "/nowhere/x.gz cannot be written" in capfd.readouterr().err
