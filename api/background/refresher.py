@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lab.api.background.periodic import Periodic
 from lab.api.core.core import Core
-from lab.api.jobs.data import latest_of
+from lab.api.jobs.data import last_refresh, latest_of
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import RefreshDataset
 from lab.api.jobs.submit import service_job, submit
@@ -34,10 +34,8 @@ def _due(core: Core, scheduled: ScheduledDataset) -> float | None:
     if latest is None:
         return None
     at = latest.created_at + scheduled.refresh
-    tried = core.store.jobs.latest(
-        states=["failed", "cancelled"], kinds=["refresh-dataset"], dataset=scheduled.name, limit=1
-    )
-    for job in tried:
+    job = last_refresh(core.store, scheduled.name, [latest], ["failed", "cancelled"])
+    if job is not None:
         at = max(at, (job.ended_at or job.created_at) + min(scheduled.refresh, _PAUSE))
     return at
 

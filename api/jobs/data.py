@@ -8,7 +8,7 @@ from lab.api.core.core import Core
 from lab.api.jobs.requests import ClusterRequest
 from lab.errors import NotFound
 from lab.names import parse_dataset
-from lab.state.records import ImageRecord, JobRecord
+from lab.state.records import ImageRecord, JobRecord, JobState
 from lab.state.store import Store
 
 
@@ -43,6 +43,21 @@ def latest_of(store: Store, name: str) -> ImageRecord | None:
         if record.dataset == name and record.state == "ready" and not record.removing
     ]
     return max(found, key=lambda record: record.version, default=None)
+
+
+def last_refresh(
+    store: Store, name: str, there: Sequence[ImageRecord], states: Sequence[JobState] = ()
+) -> JobRecord | None:
+    """The latest refresh of the dataset whose versions are ``there``, oldest first.
+
+    Not one of another dataset, perhaps another project's, that had its name before.
+    """
+    made = {record.job for record in there}
+    found = store.jobs.latest(states=states, kinds=["refresh-dataset"], dataset=name, limit=1)
+    for job in found:
+        if job.id in made or (there and job.created_at >= there[0].created_at):
+            return job
+    return None
 
 
 def usable(store: Store, project: str | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -79,9 +80,10 @@ async def build_image(
 @router.get("/images/{key}", operation_id="getImage")
 def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Image:
     """An image, by its key or its recipe."""
-    with core.contexts.use() as ctx:
+    view = None
+    with core.contexts.use() as ctx, suppress(NotFound):
         view = catalog.image(ctx, key)
-    if view.key in hidden(core.store, caller.project):
+    if view is None or view.key in hidden(core.store, caller.project):
         raise NotFound(f"there is no image {key!r}", hint="GET /v1/images lists the images")
     response.headers["ETag"] = _tag(view)
     return _image(view, caller)

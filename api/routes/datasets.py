@@ -29,7 +29,7 @@ from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.transfer import Transfer
 from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
-from lab.api.jobs.data import latest_of, visible
+from lab.api.jobs.data import last_refresh, latest_of, visible
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_dataset, check_guests
 from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
@@ -385,7 +385,7 @@ def _dataset(core: Core, caller: Caller, name: str, *, columns: bool = False) ->
         ],
         refresh=scheduled[0].refresh if scheduled else None,
         next_refresh_at=next_refresh(core, name),
-        last_refresh=_last(core, name),
+        last_refresh=_last(core, name, records),
     )
 
 
@@ -399,12 +399,12 @@ def _seen(core: Core, caller: Caller, labs: Sequence[str]) -> list[str]:
     return [lab.name for lab in found if lab and not lab.pool and caller.sees(lab.project)]
 
 
-def _last(core: Core, name: str) -> LastRefresh | None:
-    for job in core.store.jobs.latest(kinds=["refresh-dataset"], dataset=name, limit=1):
-        error = "" if job.error is None else str(job.error.get("detail", ""))
-        return LastRefresh(job=job.id, state=job.state, at=job.ended_at or job.created_at,
-                           error=error)  # fmt: skip
-    return None
+def _last(core: Core, name: str, there: Sequence[ImageRecord]) -> LastRefresh | None:
+    job = last_refresh(core.store, name, there)
+    if job is None:
+        return None
+    error = "" if job.error is None else str(job.error.get("detail", ""))
+    return LastRefresh(job=job.id, state=job.state, at=job.ended_at or job.created_at, error=error)
 
 
 def _made(core: Core, caller: Caller, job: JobRecord) -> Response:

@@ -26,10 +26,11 @@ from lab.api.jobs.quota import UNLIMITED, Snapshots, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
-from lab.errors import Conflict, Forbidden
+from lab.errors import Conflict, LimitReached
 from lab.lifecycle.nodes import inspect
 from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord
+from lab.units import format_duration
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
 
@@ -145,10 +146,15 @@ async def delete(
 
 
 def check_ttl(core: Core, caller: Caller, ttl: float) -> None:
-    """Raise Forbidden if a lease is longer than the service or the token allows."""
-    most = min(core.settings.serve.max_ttl, caller.token.max_ttl or float("inf"))
+    """Raise LimitReached if a lease is longer than the service or the token allows."""
+    here, own = core.settings.serve.max_ttl, caller.token.max_ttl or float("inf")
+    most, whose = (own, "for this token") if own < here else (here, "by this service")
     if ttl > most:
-        raise Forbidden(f"a lease is limited to {most:g} s here, {ttl:g} s were requested")
+        raise LimitReached(
+            f"a lease is limited to {format_duration(most)} {whose},"
+            f" {format_duration(ttl)} was requested",
+            hint=f"request {format_duration(most)} at most, and extend the lease when it is needed",
+        )
 
 
 def default_ttl(core: Core, caller: Caller) -> float:
@@ -157,7 +163,7 @@ def default_ttl(core: Core, caller: Caller) -> float:
 
 
 def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
-    """``asked`` as a job's request, with its lease; raises InvalidSpec, Forbidden."""
+    """``asked`` as a job's request, with its lease; raises InvalidSpec, LimitReached."""
     ttl = asked.ttl or asked.heartbeat or default_ttl(core, caller)
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
     request = CreateLab(

@@ -44,7 +44,7 @@ def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
         "job.html",
         job=Job.of(record),
         lines=shown(core, caller, job),
-        lab=record.lab if lab and caller.sees(lab.project) else "",
+        lab=record.lab if lab and not lab.pool and caller.sees(lab.project) else "",
     )
 
 

@@ -88,12 +88,13 @@ class Selection:
 
 def require_server(selection: Selection, source: object) -> None:
     """Raise InvalidSpec if a source that is no server is given with a selection."""
-    selection.check()
+    # First: what is said of a file of the host depends on the file.
     if selection != Selection() and not isinstance(source, Server):
         raise InvalidSpec(
             f"{source} is not a live server, so no tables of it can be selected",
             hint="--tables, --where, --schema-only and --defaults-file are for mysql://... only",
         )
+    selection.check()
 
 
 def table(text: str, option: str) -> Name:

@@ -409,7 +409,7 @@ def _next(ctx: Context, name: str) -> int:
 
 def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
     try:
-        made = read_made(ctx, record)
+        made = read_made(ctx, record, columns=columns)
     except LabError:
         made = Made("", "")
     view = images.image(ctx, record.key)

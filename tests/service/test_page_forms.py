@@ -81,7 +81,7 @@ def test_errors_stand_beside_what_was_typed(here: Site) -> None:
         assert "Hint: correct the marked fields" in page
         assert f'data-at="{place_of(client)}/"' in page  # where it continues
         long = client.post("/labs", data={**FORM, "ttl": "30d"})
-        assert (long.status_code, "a lease is limited to" in long.text) == (403, True)
+        assert (long.status_code, "a lease is limited to" in long.text) == (429, True)
         here.make("taken")
         taken = client.post("/labs", data={**FORM, "name": "taken"})
         assert (taken.status_code, "lab taken exists already" in taken.text) == (409, True)

@@ -266,12 +266,16 @@ def _ensure(
 ) -> None:
     with build_lock(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
         if held and recorded(ctx, key, images, plan, spec) is None:
-            former = any(base(record.key) == key for record in ctx.store.templates.all())
+            former = {r.state for r in ctx.store.templates.all() if base(r.key) == key}
             name = vacant(ctx, key)
-            why = "the previous template is broken" if former else "first use"
+            why = _why[former == {"building"}] if former else "first use"
             ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} ({why})"):
                 _make(ctx, name, images, plan, spec, timeout)
+
+
+_why = {False: "the previous template is broken", True: "its creation was interrupted before"}
+"""Of a template that is made again, whether there is only one that was never completed."""
 
 
 def _time(ctx: Context) -> str:

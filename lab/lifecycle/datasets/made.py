@@ -70,11 +70,16 @@ def write_made(ctx: Context, key: str, made: Made) -> None:
         path.write_bytes(_encoded(made))
 
 
-def read_made(ctx: Context, record: ImageRecord) -> Made:
-    """How a version was made; raises NotFound if that is lost."""
+def read_made(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Made:
+    """How a version was made, ``columns``: with its columns; raises NotFound if that is lost."""
     path = ctx.home.image(record.key) / INFO
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Made)
+        data = path.read_bytes()
+        if not columns:  # lists read many versions, and thousands of columns of each
+            known = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            known.pop("columns", None)
+            data = msgspec.json.encode(known)
+        return msgspec.json.decode(data, type=Made)
     except (OSError, msgspec.MsgspecError) as error:
         raise NotFound(
             f"dataset {record.dataset}@{record.version} has lost its {INFO}",

@@ -22,6 +22,8 @@ _FIELDS = 13
 """Columns of ``QUERY``."""
 _MOST = 20
 """Columns that a message names."""
+_COLUMNS = 20_000
+"""Columns of a dataset: what a guest says of them is kept, and read again for each scan."""
 
 
 def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
@@ -56,10 +58,15 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
 
 
 def columns_of(server: Server) -> tuple[Column, ...]:
-    """The columns of all tables of users; raises NotReady."""
+    """The columns of all tables of users; raises NotReady, and InvalidSpec for too many."""
     rows = _rows(server, " ".join(QUERY.split()))
     if any(len(row) != _FIELDS for row in rows):
         raise NotReady("the guest that loads the data sent an invalid answer")
+    if len(rows) > _COLUMNS:
+        raise InvalidSpec(
+            f"the data have {len(rows)} columns, a dataset can have {_COLUMNS}",
+            hint="load fewer tables",
+        )
     try:
         return from_rows([None if text == "NULL" else text for text in row] for row in rows)
     except ValueError:

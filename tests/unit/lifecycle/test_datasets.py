@@ -8,18 +8,23 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from lab.datasets.columns import Column
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
 from lab.lifecycle import dataset, power
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.datasets.load import _Watch
+from lab.lifecycle.datasets.loader import Server
+from lab.lifecycle.datasets.made import read_made, write_made
+from lab.lifecycle.datasets.masking import columns_of
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.down import down
 from lab.lifecycle.gc import gc
-from lab.lifecycle.images import image
+from lab.lifecycle.images import image, versions
 from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.preview import preview
 from lab.lifecycle.start import start
@@ -361,6 +366,30 @@ def test_unpacking_leaves_space_free(ctx: Context) -> None:
     watch(63 * MIB)
     with pytest.raises(HostUnfit, match="of disk is free"):
         watch(65 * MIB)
+
+
+def test_lists_read_no_columns(ctx: Context, dump: Path) -> None:
+    """Protects the memory of whoever lists datasets: a guest says how many columns there are."""
+    dataset.create(ctx, "shop", str(dump))
+    record = versions.named(ctx, "shop")
+    made = read_made(ctx, record)
+    write_made(ctx, record.key, replace(made, columns=(Column("shop", "t", "c", "int"),)))
+    assert read_made(ctx, record, columns=False) == replace(made, columns=())
+    assert len(read_made(ctx, record).columns) == 1
+
+
+def test_columns_are_limited() -> None:
+    """Protects the record of a version from what a guest says."""
+
+    class Says:
+        def rows(self, _: str) -> list[list[str]]:
+            return [["x"] * 13] * 20_001
+
+        def run(self, *_: str, **__: object) -> str:
+            return "\n".join("\t".join(row) for row in self.rows(""))
+
+    with pytest.raises(InvalidSpec, match="20001 columns, a dataset can have 20000"):
+        columns_of(cast("Server", Says()))
 
 
 def test_an_upload(ctx: Context, dump: Path) -> None:
