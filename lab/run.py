@@ -7,7 +7,7 @@ import os
 import select
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -83,7 +83,7 @@ def run(
     return Completed(stdout, stderr)
 
 
-def lines(argv: Sequence[str], *, idle: float) -> Iterator[str | None]:
+def lines(argv: Sequence[str], *, idle: float) -> Generator[str | None]:
     """The lines that ``argv`` prints to stdout, as they come, until it ends or we close it.
 
     None whenever no line came to its end for ``idle`` seconds: who reads them can end then. Lines

@@ -14,6 +14,10 @@ from lab import texts
 from lab.errors import HostUnfit, InvalidSpec
 from lab.keys import Keys, parse_all
 
+_PARTS = 32
+_DEEP = re.compile(r"(?:[^\s.=\[\]{},#]{1,64}\.){32}")
+"""A key of many parts, which the reader of TOML takes as long for as the square of their number."""
+
 
 def read(path: Path, keys: Keys, unread: Collection[str] = ()) -> dict[str, Any]:
     """The parsed values of the file at ``path``; empty if there is no such file.
@@ -79,8 +83,13 @@ def loads(content: bytes, path: object) -> dict[str, Any]:
     # Costs milliseconds: only when there is a file.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        found: dict[str, Any] = toml.loads(texts.decoded(content))
+        text = texts.decoded(content)
+        if _DEEP.search(text.replace(" ", "").replace("\t", "")):
+            raise InvalidSpec(f"{path} has a key of more than {_PARTS} parts")
+        found: dict[str, Any] = toml.loads(text)
         return found
+    except RecursionError:
+        raise InvalidSpec(f"{path} is not valid: its tables or lists are nested too deep") from None
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise InvalidSpec(f"{path} is not valid TOML: line {line} is not UTF-8") from error

@@ -40,7 +40,7 @@ def test_a_line_without_end_is_cut() -> None:
     """Protects who follows a log, and the memory of the service that does it for others."""
     tracemalloc.start()
     try:
-        with closing(lines(ENDLESS, idle=0.2)) as found:  # type: ignore[type-var]
+        with closing(lines(ENDLESS, idle=0.2)) as found:
             assert [len(line or "") for line in islice(found, 500)] == [LONGEST_LINE] * 500
         assert tracemalloc.get_traced_memory()[1] < 4_000_000
     finally:
@@ -58,7 +58,7 @@ def test_a_long_line_is_cut_though_it_ends() -> None:
 
 def test_who_reads_is_asked_though_something_comes() -> None:
     """Protects seats: whether somebody listens still is looked at by the clock, not in silence."""
-    with closing(lines(DRIPPING, idle=0.2)) as found:  # type: ignore[type-var]
+    with closing(lines(DRIPPING, idle=0.2)) as found:
         began = time.monotonic()
         assert list(islice(found, 3)) == [None] * 3
         assert time.monotonic() - began < 6.0

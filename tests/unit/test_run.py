@@ -31,7 +31,7 @@ def test_closed_lines_end_their_command(tmp_path: Path) -> None:
     found = lines(["sh", "-c", f"echo $$ > {pid}; echo a; exec sleep 60"], idle=0.05)
     assert next(found) == "a"
     assert next(found) is None
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,3 +76,19 @@ def test_what_is_no_text(tmp_path: Path) -> None:
         texts.read(path, 1)
     with pytest.raises(InvalidSpec, match="cannot be read"):
         texts.read(Path(os.devnull) / "x", 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 500_000 + "a = 1", "a . " * 250_000 + "a = 1", "[" + "a." * 500_000 + "a]",
+        "a = " + "[" * 100_000, "a = " + "{a = " * 100_000, "a = {" + "b." * 100_000 + "c = 1}",
+        "\"a\".'b'." * 100_000 + "c = 1",
+    ],
+)  # fmt: skip
+def test_toml_that_is_nested_without_end(text: str) -> None:
+    """Protects the service: 64 KB of a key's parts took seconds, lists ended a request with 500."""
+    began = time.process_time()
+    with pytest.raises(InvalidSpec):
+        tomlfile.loads(text.encode(), "rules.toml")
+    assert time.process_time() - began < 5

@@ -30,8 +30,7 @@ from lab.errors import InvalidSpec
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets import physical
-from lab.lifecycle.datasets import spool as spools
+from lab.lifecycle.datasets import apart, physical
 from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
 from lab.lifecycle.datasets.made import Made
 from lab.lifecycle.datasets.masking import columns_of, mask
@@ -63,6 +62,8 @@ STAGE = "stage"
 _ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
 _STATEMENT = 64 * MIB
 """Bytes of one statement of what a token sends, at most: max_allowed_packet is rarely larger."""
+_SECONDS = 3600
+"""Of processor time to read what a token sends, at most."""
 _MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
@@ -147,14 +148,19 @@ def _data(
     with ctx.progress.step("read", f"reading {source}"):
         pace = Pace(ctx.progress, "read", size_of(source, files))
         read = _Watch(ctx, pace)
+        seconds = apart.SECONDS if ctx.data is None else _SECONDS
         if isinstance(source, BackupDirectory | BackupStream):
-            backup = physical.write(source, work / "backup", engine.version, read)
+            at = work / "backup"
+            backup = apart.backup(source, at, engine.version, read, Stored, seconds=seconds)
+            physical.check(backup, source, at)
             if not files:
                 return _Data(backup, None)
         else:
             sql = source
         limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
-        spool = spools.write(sql, files, work / "spool", name, read, made.selection, limit=limit)
+        spool = apart.spool(
+            sql, files, work / "spool", name, read, made.selection, limit=limit, seconds=seconds
+        )
     for misfit in suits(spool.found, engine.name, engine.version):
         if misfit.fatal:
             raise InvalidSpec(f"{source}: {misfit.what}", hint=misfit.hint)

@@ -19,6 +19,7 @@ from lab.units import MIB
 
 Physical = BackupDirectory | BackupStream
 
+_OPTION = re.compile(r"innodb_[a-z_]{1,50}=[\w.:;-]{1,4000}")
 _NOTES = re.compile(
     r"\[Note\]|\[\d+\] \d{4}-\d\d-\d\d [\d:]+ (?!.*\b(?:error|fail))", re.IGNORECASE
 )
@@ -70,6 +71,15 @@ def write(source: Physical, path: Path, version: str, progress: Callable[[int], 
     found = backups.described(contents, name)
     backups.check_fits(found, version, name)
     return Stored(name, path, done, found, backups.older(found, version))
+
+
+def check(stored: Stored, source: Physical, path: Path) -> None:
+    """Raise InvalidSpec unless ``stored`` can be what ``write`` has returned."""
+    whole = -(-stored.size // MIB) * MIB
+    good = stored.name == str(source) and stored.path == path and path.is_file()
+    good = good and path.stat().st_size == whole and stored.size > 0
+    if not good or not all(map(_OPTION.fullmatch, stored.backup.options)):
+        raise InvalidSpec(f"{source}: what was read of it is invalid")
 
 
 def load(server: Server, disk: str, stored: Stored) -> None:
