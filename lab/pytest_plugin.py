@@ -7,6 +7,9 @@
 
     def test_orders(lab_dsn): ...
 
+    @pytest.fixture(scope="session")
+    def schema(lab_session): ...           # one for all tests, whatever the flags are
+
     @pytest.fixture(autouse=True)
     def clean(lab):
         lab.reset()                        # as it was at the first reset, in seconds
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 _LEASE = 3600.0
 """Seconds of a lab's lease by default: pytest may be killed before it removes the lab."""
+_SCOPES = ("function", "session")
 _SNAPSHOT = "pytest"
 """The name of the snapshot that ``reset`` takes, and goes back to."""
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
@@ -115,15 +119,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--lab-ttl", metavar="TIME", help="the lease of a lab, default 1h")
     group.addoption(
         "--lab-scope",
-        choices=("function", "session"),
-        default="function",
+        choices=_SCOPES,
+        default=None,
         help="a lab for each test that asks for one (default), or one for all",
     )
+    parser.addini("lab_scope", "function or session: the same, where no flag says it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Parse the flags, so that an error is reported before any test runs."""
     config.stash[SPEC] = None
+    if _scope("", config) not in _SCOPES:
+        raise pytest.UsageError(f"lab_scope is one of {', '.join(_SCOPES)}")
     if config.getoption("lab") is None:
         return
     from lab.errors import LabError
@@ -145,13 +152,27 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "session"]:
     del fixture_name
-    return cast("Literal['function', 'session']", config.getoption("lab_scope"))
+    found = config.getoption("lab_scope") or config.getini("lab_scope") or _SCOPES[0]
+    return cast("Literal['function', 'session']", found)
+
+
+@pytest.fixture(scope="session")
+def lab_session(pytestconfig: pytest.Config) -> Iterator[TestLab]:
+    """As ``lab``, one for all tests: for fixtures of the scope ``session``."""
+    yield from _made(pytestconfig)
 
 
 @pytest.fixture(scope=_scope)
-def lab(pytestconfig: pytest.Config) -> Iterator[TestLab]:
+def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[TestLab]:
     """A ready lab: its nodes, its DSN, its account, and ``reset``."""
-    spec = pytestconfig.stash[SPEC]
+    if _scope("", pytestconfig) == "session":
+        yield request.getfixturevalue("lab_session")
+    else:
+        yield from _made(pytestconfig)
+
+
+def _made(config: pytest.Config) -> Iterator[TestLab]:
+    spec = config.stash[SPEC]
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
     # A unique name, as other test runs may use the same host.

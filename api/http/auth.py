@@ -64,14 +64,19 @@ class Caller:
         """A lab that the caller may see; raises NotFound, also for labs of other projects."""
         record = core.store.labs.find(name)
         if record is None or record.pool or not self.sees(record.project):
-            raise NotFound(f"there is no lab {name!r}", hint="GET /v1/labs lists the labs")
+            raise NotFound(
+                f"there is no lab {name!r}", hint="`lab ls`, or GET /v1/labs, lists the labs"
+            )
         return record
 
     def job(self, core: Core, identity: str) -> JobRecord:
         """A job that the caller may see; raises NotFound."""
         record = core.store.jobs.find(identity)
         if record is None or not self.sees(record.project):
-            raise NotFound(f"there is no job {identity!r}", hint="GET /v1/jobs lists the jobs")
+            raise NotFound(
+                f"there is no job {identity!r}",
+                hint="the page Jobs, or GET /v1/jobs, lists the jobs",
+            )
         return record
 
 

@@ -11,6 +11,8 @@ from lab.names import parse_dataset
 from lab.state.records import ImageRecord, JobRecord, JobState
 from lab.state.store import Store
 
+LISTS_DATASETS = "`lab dataset ls`, or GET /v1/datasets, lists the datasets"
+
 
 def sees(project: str | None, record: ImageRecord) -> bool:
     """Whether a caller sees an image: it has no data, data for all, or data of ``project``.
@@ -31,7 +33,7 @@ def visible(store: Store, project: str | None, name: str) -> Sequence[ImageRecor
         record for record in store.images.all() if record.dataset == name and sees(project, record)
     ]
     if not found:
-        raise NotFound(f"there is no dataset {name}", hint="GET /v1/datasets lists the datasets")
+        raise NotFound(f"there is no dataset {name!r}", hint=LISTS_DATASETS)
     return sorted(found, key=lambda record: record.version)
 
 
@@ -84,9 +86,7 @@ def check_data(store: Store, project: str | None, request: ClusterRequest) -> No
         record.state == "ready" and not record.removing and version in (0, record.version)
         for record in visible(store, project, name)
     ):
-        raise NotFound(
-            f"there is no dataset {request.dataset}", hint="GET /v1/datasets lists the datasets"
-        )
+        raise NotFound(f"there is no dataset {request.dataset!r}", hint=LISTS_DATASETS)
 
 
 def project_of(core: Core, job: JobRecord) -> str | None:

@@ -84,7 +84,9 @@ def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Image
     with core.contexts.use() as ctx, suppress(NotFound):
         view = catalog.image(ctx, key)
     if view is None or view.key in hidden(core.store, caller.project):
-        raise NotFound(f"there is no image {key!r}", hint="GET /v1/images lists the images")
+        raise NotFound(
+            f"there is no image {key!r}", hint="`lab image ls`, or GET /v1/images, lists the images"
+        )
     response.headers["ETag"] = _tag(view)
     return _image(view, caller)
 
@@ -132,7 +134,10 @@ def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -
     """A template, by its key or a prefix of it."""
     view = _template(core, key)
     if _of(view, hidden(core.store, caller.project)):
-        raise NotFound(f"there is no template {key!r}", hint="GET /v1/templates lists them")
+        raise NotFound(
+            f"there is no template {key!r}",
+            hint="`lab template ls`, or GET /v1/templates, lists them",
+        )
     response.headers["ETag"] = _tag(view)
     return Template.of(view)
 

@@ -29,7 +29,7 @@ from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.transfer import Transfer
 from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
-from lab.api.jobs.data import last_refresh, latest_of, visible
+from lab.api.jobs.data import LISTS_DATASETS, last_refresh, latest_of, visible
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_dataset, check_guests
 from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
@@ -314,7 +314,7 @@ def submit_refresh(
             if other.kind == "refresh-dataset" and other.about == job.about:
                 raise Conflict(
                     f"the dataset {name} is being refreshed by the job {other.id}",
-                    hint=f"GET /v1/jobs/{other.id}?wait=60 waits for it",
+                    hint=f"try again when it ends; GET /v1/jobs/{other.id}?wait=60 waits for it",
                 )
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, job.project, [guest], added="this dataset's loading")
@@ -414,4 +414,4 @@ def _made(core: Core, caller: Caller, job: JobRecord) -> Response:
 
 
 def _unknown(which: str) -> NotFound:
-    return NotFound(f"there is no dataset {which}", hint="GET /v1/datasets lists the datasets")
+    return NotFound(f"there is no dataset {which!r}", hint=LISTS_DATASETS)

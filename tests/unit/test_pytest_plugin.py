@@ -114,6 +114,46 @@ def test_one_lab_for_all(here: pytest.Pytester, tmp_path: Path) -> None:
     result.stdout.fnmatch_lines(["lab_dsn = 'mysql://lab:[*][*][*]@127.0.0.1:*/'"])
 
 
+SESSION = """
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def schema({fixture}):
+        return {fixture}.name
+
+    def test_loaded(schema):
+        assert schema.startswith("test-")
+
+    def test_loaded_again(schema, lab):
+        assert (schema == lab.name) == {same}
+
+    def test_alone():
+        pass
+"""
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_a_fixture_of_the_session_can_have_a_lab(
+    here: pytest.Pytester, tmp_path: Path, scope: str
+) -> None:
+    """Protects suites from a flag that must always be given; tests without labs run in any case."""
+    here.makepyfile(SESSION.format(fixture="lab_session", same=scope == "session"))
+    run(here).assert_outcomes(passed=1, skipped=2)
+    result = run(here, "--lab", "galera", "--lab-nodes=1", f"--lab-scope={scope}")
+    result.assert_outcomes(passed=3)
+    assert labs(tmp_path / "home") == []
+
+
+def test_the_scope_can_be_set_once_for_a_project(here: pytest.Pytester) -> None:
+    """Protects a project whose session fixtures use `lab`: it needs no flag for that."""
+    here.makepyfile(SESSION.format(fixture="lab", same=True))
+    here.makeini("[pytest]\nlab_scope = session\n")
+    run(here).assert_outcomes(passed=1, skipped=2)
+    run(here, "--lab", "galera", "--lab-nodes=1").assert_outcomes(passed=3)
+    here.makeini("[pytest]\nlab_scope = module\n")
+    run(here).stderr.fnmatch_lines(["*lab_scope is one of function, session*"])
+
+
 def test_a_lab_is_reset_between_tests(here: pytest.Pytester) -> None:
     """Protects tests from what earlier ones wrote, and what was loaded before the first reset."""
     here.makepyfile("LOADED = True\n" + textwrap.dedent(RESETS))
