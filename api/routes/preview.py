@@ -40,6 +40,9 @@ class Preview(BaseModel):
     start: Annotated[str, Field(description="warm or cold")]
     why_cold: str
     each: list[PlannedNode]
+    displaces: Annotated[
+        list[str], Field(description="Templates that would be removed for the one that it needs.")
+    ]
 
 
 @router.post("/preview", operation_id="previewLab")
@@ -72,4 +75,5 @@ def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Preview:
         start=found.start,
         why_cold=found.why_cold,
         each=[PlannedNode.of(node) for node in found.each],
+        displaces=list(found.displaces),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.blueprints import Blueprint, blueprint_of
 from lab.errors import Conflict
 from lab.imagebuild.recipe import load
-from lab.lifecycle.captures import template
+from lab.lifecycle.captures import template, template_record
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, Preview
 from lab.lifecycle.images.engine import choose, find, key_for, other_keys
@@ -36,6 +36,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         ctx.progress.note("engine", why)
     found = _template(ctx, key, plan, spec) if built else None
     why_cold = "requested" if cold else _why_cold(ctx, found)
+    makes_one = not cold and found is None
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=plan.name,
@@ -50,6 +51,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         template=None if cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,
+        displaces=tuple(template_record.displaced(ctx)) if makes_one else (),
         each=tuple(
             PlannedNode(node.name, others.get(node.recipe, key), **vars(node.size))
             for node in plans

@@ -66,6 +66,9 @@ def _memory(found: Preview) -> str:
     return f"memory: {', '.join(each)}"
 
 
+_LIMIT = "the limit is the setting max_templates"
+
+
 def preview_text(found: Preview) -> str:
     """The result of `lab up --dry-run`, a line a fact."""
     absent = "" if found.template is None else "none yet: it would be formed and captured first"
@@ -78,6 +81,7 @@ def preview_text(found: Preview) -> str:
             ("profile", found.profile),
             ("image", found.image + ("" if found.image_exists else ", would be built first")),
             ("template", found.template or absent),
+            *(("removes", f"the template {key}, unused: {_LIMIT}") for key in found.displaces),
             ("start", found.start + cold),
         ]
     )

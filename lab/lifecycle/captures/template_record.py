@@ -116,6 +116,13 @@ def locked(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
+def displaced(ctx: Context) -> list[str]:
+    """The keys of the templates that are removed if one more is made now, the oldest use first."""
+    records = sorted(ctx.store.templates.all(), key=lambda record: record.used_at)
+    unused = [record.key for record in records if not labs_of(ctx, record.key)]
+    return unused[: max(0, len(records) + 1 - ctx.settings.max_templates)]
+
+
 def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: str) -> None:
     """Remove some of ``records``, the least recently used first, until ``most`` are left.
 

@@ -248,7 +248,8 @@ class Preview:
 
     ``memory``, ``cpus``, ``disk``: the size that is requested for a node; ``each``: its nodes.
     ``image_exists``: it need not be built. ``template``: empty if one is made first, None if
-    none is cloned. ``start``: warm or cold, then with ``why_cold``.
+    none is cloned. ``start``: warm or cold, then with ``why_cold``. ``displaces``: the templates
+    that would be removed for its own, as there are ``max_templates``.
     """
 
     name: str
@@ -265,6 +266,7 @@ class Preview:
     start: str
     why_cold: str = ""
     each: tuple[PlannedNode, ...] = ()
+    displaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

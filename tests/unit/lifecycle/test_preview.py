@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lab.errors import Conflict, InvalidSpec
 from lab.hypervisor import Capabilities
+from lab.lifecycle.down import down
 from lab.lifecycle.preview import preview
 from lab.lifecycle.up import up
 from lab.spec import LabSpec
@@ -36,6 +38,21 @@ def test_what_is_there_is_found(world: World) -> None:
         assert found.name == "galera"
         assert (found.image_exists, found.template) == (True, view.template)
         assert preview(ctx, named("", nodes=3)).template == ""
+
+
+def test_a_template_that_would_be_removed_is_named(world: World) -> None:
+    """Protects the template of another kind of lab, which takes minutes: before, not after."""
+    with world.open() as ctx:
+        kept, old = (up(ctx, named(name, nodes=n)).template for name, n in (("a", 2), ("b", 3)))
+        down(ctx, "b")
+        few = replace(ctx, settings=replace(ctx.settings, max_templates=2))
+        assert preview(few, named("", nodes=3)).displaces == (), "it is there"
+        assert preview(few, named("", nodes=4)).displaces == (old,)
+        assert preview(few, named("", nodes=4), cold=True).displaces == ()
+        assert preview(ctx, named("", nodes=4)).displaces == ()
+        up(few, named("c", nodes=4))
+        assert ctx.store.templates.find(str(old)) is None
+        assert ctx.store.templates.find(str(kept)) is not None
 
 
 def test_cold_says_why(world: World) -> None:
