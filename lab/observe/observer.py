@@ -24,7 +24,9 @@ TOO_OLD = 30.0
 _WATCHING = 3.0
 """Seconds after a read for which the reader is expected again."""
 _RATE = 20.0
-"""Rounds a second for all labs together, other than at once after commands."""
+"""Rounds a second for all labs together, other than at once after commands; for many labs more."""
+_SELDOM = 20.0
+"""Seconds after which each of many labs is looked at all the same, before it is too old."""
 _BURST = 40.0
 _TICK = 1.0
 """Seconds after which new labs are noticed that no command of ours made."""
@@ -51,9 +53,14 @@ class _Lab:
     running: bool = False
     last: Observation | None = None
 
+    @property
+    def void(self) -> bool:
+        """Whether a command worked on it after the last round began."""
+        return self.changed > self.began
+
     def due(self) -> float:
         """When the next round is to begin."""
-        if self.changed > self.began:
+        if self.void:
             return self.changed
         watched = self.wanted + _WATCHING > self.began + WATCHED_EVERY
         slow = self.last is not None and self.last.slow
@@ -71,8 +78,9 @@ class _Rate:
     left: float = _BURST
     at: float = field(default_factory=time.monotonic)
 
-    def take(self, now: float) -> bool:
-        self.left = min(_BURST, self.left + (now - self.at) * _RATE)
+    def take(self, now: float, labs: int) -> bool:
+        """Whether one more round may begin, of so many labs."""
+        self.left = min(_BURST, self.left + (now - self.at) * max(_RATE, labs / _SELDOM))
         self.at = now
         if self.left < 1.0:
             return False
@@ -98,7 +106,7 @@ class Observer:
         self._labs: dict[str, _Lab] = {}
         self._state = threading.Condition()
         self._rate = _Rate()
-        self._woken = self._ending = False
+        self._woken = self._ending = self._begun = False
         self._thread = threading.Thread(target=self._run, name="lab-observer", daemon=True)
         self.rounds = 0
         """How many rounds have ended."""
@@ -189,12 +197,14 @@ class Observer:
         known = self._known()
         now = time.monotonic()
         with self._state:
+            began, self._begun = self._begun, True
             for name in self._labs.keys() - known.keys():
                 del self._labs[name]
             for name, what in known.items():
                 one = self._labs.get(name)
                 if one is None or one.what != what:
-                    self._labs[name] = _Lab(what, changed=now)
+                    # At the beginning all of them are new, and take turns.
+                    self._labs[name] = _Lab(what, changed=now if began else float("-inf"))
             due = self._due(now)
             for name in due:
                 self._labs[name].running, self._labs[name].began = True, now
@@ -220,8 +230,8 @@ class Observer:
         ]
         return [
             name
-            for due, name in sorted(found)
-            if self._labs[name].changed >= due or self._rate.take(now)
+            for _, name in sorted(found)
+            if self._labs[name].void or self._rate.take(now, len(self._labs))
         ]
 
     def _round(self, one: _Lab, began: float, look: Look) -> None:

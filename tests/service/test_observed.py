@@ -11,14 +11,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.lifecycle.core.context import Context, open_context
+from lab.locks.named import lock
 from lab.observe.account import Account
+from lab.observe.sql import Kept
 from lab.observe.ways import Rows
+from lab.wait import Deadline, until
 from tests.support.serve_world import Site, site
 
 
@@ -165,3 +169,61 @@ def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
     assert [lab["name"] for lab in page["items"]] == ["a1"]
     assert page["next"] == "a1"
     assert observer.watched() == {"a1"}
+
+
+class Counted(Kept):
+    """Connections to the fakes' servers; what is done with them is counted."""
+
+    def __init__(self, ctx: Context, done: Counter[str]) -> None:
+        super().__init__()
+        self._ctx, self._done = ctx, done
+
+    def __call__(
+        self,
+        account: Account,
+        port: int,
+        statements: Sequence[str],
+        *,
+        timeout: float,
+        whole: bool = False,
+    ) -> list[Rows]:
+        self._done["asked"] += 1
+        return self._ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
+
+    def drop(self) -> None:
+        self._done["dropped"] += 1
+        super().drop()
+
+    def close(self) -> None:
+        self._done["closed"] += 1
+        super().close()
+
+
+def test_connections_are_closed_while_a_job_works_on_a_lab(tmp_path: Path) -> None:
+    """Protects captures, promotions and removals: a session of ours is in none of them."""
+    done: Counter[str] = Counter()
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(settings) as ctx:
+            yield replace(ctx, kept=lambda: Counted(ctx, done))
+
+    with site(tmp_path, opener) as here:
+        here.make("shop")
+        assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+        before, dropped = done["asked"], done["dropped"]
+        assert before
+        with here.service.core.observing.working("shop"):
+            assert done["dropped"] == dropped + 1
+            here.service.core.observing.observer.changed("shop")
+            assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+            assert done["asked"] == before  # each question on a connection of its own
+        assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+        assert done["asked"] > before
+        with here.service.core.contexts.use() as ctx, lock(ctx.home, "lab", "shop"):
+            before = done["asked"]  # as of `lab snapshot` on the host
+            here.service.core.observing.observer.changed("shop")
+            assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+            assert done["asked"] == before
+        assert here.ask("DELETE", "/v1/labs/shop?wait=30").status_code == 204
+        assert until(lambda: done["closed"] or None, Deadline.after(10))

@@ -42,6 +42,12 @@ def settings_of(root: Path, *, publish: str = LOOPBACK, **changes: Any) -> Setti
     return replace(world.settings, serve=Serve(**{**usual, **changes}))
 
 
+def timeless(lab: dict[str, Any]) -> dict[str, Any]:
+    """A lab of an answer without when it was observed, which the next answer has newer."""
+    nodes = [{**node, "observed_at": None} for node in lab["nodes"]]
+    return {**lab, "observed_at": None, "nodes": nodes}
+
+
 @dataclass
 class Site:
     """A service that runs, and its administrator."""

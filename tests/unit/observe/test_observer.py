@@ -156,3 +156,14 @@ def test_what_fails_is_reported_and_tried_again() -> None:
         assert [str(error) for error in labs.errors] == ["libvirt is gone"]
     finally:
         observer.stop()
+
+
+def test_many_labs_take_turns_when_a_service_starts() -> None:
+    """Protects the host: hundreds of labs are not asked at the same moment."""
+    there: dict[str, Hashable] = {f"lab{number}": 1 for number in range(200)}
+    labs, began = Labs(there), time.monotonic()
+    with labs.observed() as observer:
+        assert until(lambda: labs.rounds or None, Deadline.after(10))
+        found = len(labs.rounds)
+        assert found <= 40 + 20 * (time.monotonic() - began) + 1
+        assert observer.wait({"lab199": 1}, 60.0)
