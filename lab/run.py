@@ -20,8 +20,18 @@ _GRACE = 5.0
 LONGEST_LINE = 1 << 16
 """Bytes of a line of a log that are kept together: a guest decides whether it ever ends."""
 
-_SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-"""Directories of programs that Debian leaves out of the PATH of ordinary users, such as sgdisk."""
+_SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+"""Directories of programs. Debian leaves some out of the PATH of ordinary users (sgdisk)."""
+
+_UMASK = 0o022
+"""Of programs of ours: their files are for whom their directory is for, whatever the caller's."""
+
+_LOCALE = ("LC_", "LANG")
+_OPTIONS = frozenset({
+    "BASH_ENV", "BZIP", "BZIP2", "CDPATH", "ENV", "GREP_OPTIONS", "GZIP", "POSIXLY_CORRECT",
+    "TAR_OPTIONS", "XZ_DEFAULTS", "XZ_OPT", "ZIPOPT",
+})  # fmt: skip
+"""Variables with options of programs."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ def run(
         env=environment(env),
         pass_fds=keep,
         start_new_session=True,
+        umask=_UMASK,
     )
     try:
         out, err = process.communicate(stdin, timeout=timeout)
@@ -98,6 +109,7 @@ def lines(argv: Sequence[str], *, idle: float) -> Generator[str | None]:
         stderr=subprocess.DEVNULL,
         env=environment(),
         start_new_session=True,
+        umask=_UMASK,
     )
     try:
         if process.stdout is None:
@@ -283,6 +295,7 @@ def conversation(argv: Sequence[str], *, stall: float) -> Iterator[Conversation]
             stderr=errors,
             env=environment(),
             start_new_session=True,
+            umask=_UMASK,
         )
         try:
             talk = Conversation(argv, process, errors, stall)
@@ -309,7 +322,15 @@ def on_terminal(argv: Sequence[str]) -> Iterator[int]:
         with its as end:
             tty.setraw(end.fileno())
             process = subprocess.Popen(
-                argv, 0, None, end, end, end, env=environment(), start_new_session=True
+                argv,
+                0,
+                None,
+                end,
+                end,
+                end,
+                env=environment(),
+                start_new_session=True,
+                umask=_UMASK,
             )
         try:
             yield ours.fileno()
@@ -343,6 +364,7 @@ def _piped(
                 env=environment(env),
                 pass_fds=keep,
                 start_new_session=True,
+                umask=_UMASK,
                 cwd=None if user is None else "/",
                 user=None if user is None else user[0],
                 group=None if user is None else user[1],
@@ -379,14 +401,29 @@ def fence() -> tuple[int, int] | None:
 
 
 def search_path(path: str | None = None) -> str:
-    """Where programs are looked for: ``path`` (default: PATH), then administrators' directories."""
+    """Where programs are looked for: ``path`` (default: PATH), then the system's directories.
+
+    An empty entry of a PATH is the working directory, where no program of ours is.
+    """
     parts = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
-    return os.pathsep.join([*parts, *(place for place in _SBIN if place not in parts)])
+    parts = [part for part in parts if part]
+    return os.pathsep.join([*parts, *(place for place in _SYSTEM if place not in parts)])
+
+
+def inherited() -> dict[str, str]:
+    """What programs of ours get of our environment: what changes how they work is set by us.
+
+    Texts are English and UTF-8, times UTC; options that programs read from variables are not those
+    of our caller.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _OPTIONS}
+    kept = {name: value for name, value in kept.items() if not name.startswith(_LOCALE)}
+    return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PATH": search_path()}
 
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """``env`` (default: ours) with the PATH that ``find`` uses, for a program and all below it."""
-    found = dict(os.environ if env is None else env)
+    """``env`` (default: ``inherited``) with the PATH that ``find`` uses, for a program of ours."""
+    found = inherited() if env is None else dict(env)
     return found | {"PATH": search_path(found.get("PATH"))}
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from lab.cli.terminal.signals import Interrupts
+from lab.cli.terminal.signals import HANDLED, Interrupts
 
 if TYPE_CHECKING:
     from lab.cli.app import App
@@ -37,6 +39,7 @@ def program(*, lifecycle: Lifecycle | None = None) -> NoReturn:
     nothing is left to be closed.
     """
     _open_standard_streams()
+    _own_surroundings()
     code = main(lifecycle=lifecycle)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -53,6 +56,21 @@ def _open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+
+
+def _own_surroundings() -> None:
+    """Set what we inherit and depend on; what a user's program gets from us stays theirs.
+
+    Nothing that we create is for others to write, whatever the umask; a stricter one holds. Ends of
+    programs are reported (where SIGCHLD is ignored, each seems to succeed), signals arrive, and
+    text that the terminal's encoding lacks is printed as escapes.
+    """
+    os.umask(os.umask(0o077) | 0o022)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*HANDLED, signal.SIGCHLD))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def main(argv: Sequence[str] | None = None, *, lifecycle: Lifecycle | None = None) -> int:

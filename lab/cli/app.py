@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.terminal.signals import Interrupts, write_stderr
@@ -151,7 +150,7 @@ def pick(session: Session, name: str) -> str:
 
     if name:
         return check_lab_name(name)
-    if named := labfile.name_in(Path.cwd()):
+    if named := labfile.name_in(labfile.here()):
         return named
     names = session.names()
     if not names:

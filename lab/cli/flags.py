@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
@@ -369,7 +368,7 @@ def wanted(
     creation = creation or Creation()
     texts = vars(cluster) | {"name": creation.name, "ttl": creation.ttl, "snapshots": snapshots}
     given = cast("LabValues", {key: _read(key, text) for key, text in texts.items() if text})
-    values = labfile.read(Path.cwd(), unread | set(given))
+    values = labfile.read(labfile.here(), unread | set(given))
     spec = labfile.merge(values, given, default_ttl=settings.default_ttl)
     if not settings.url:  # a service has profiles of its own
         settings.profile_of(spec.profile)  # a wrong name is reported before anything else

@@ -62,6 +62,14 @@ class LabValues(TypedDict, total=False):
     user: tuple[User, ...]
 
 
+def here() -> Path:
+    """The working directory, also if it was removed: there is no file in it then."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path()
+
+
 def read(directory: Path, unread: Collection[str] = ()) -> LabValues:
     """What ``lab.toml`` in ``directory`` says; empty if there is none.
 

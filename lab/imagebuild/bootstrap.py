@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 from lab.errors import CommandFailed, HostUnfit, RecipeFailed
 from lab.imagebuild.isolate import isolated
 from lab.progress import Progress
-from lab.run import run
+from lab.run import inherited, run
 
 TIMEOUT = 1800.0
 """Seconds that mmdebstrap may take: a slow line needs minutes."""
@@ -99,7 +98,7 @@ def bootstrap(argv: Sequence[str], log: Path, progress: Progress, own: Sequence[
 
     ``own``: the URLs of the recipe's own repository.
     """
-    env = {**os.environ, **_ENVIRONMENT}
+    env = {**inherited(), **_ENVIRONMENT}
     began = log.stat().st_size if log.exists() else 0
     with log.open("ab") as sink, phases(log, began, progress):
         try:

@@ -141,3 +141,45 @@ def test_path_of_the_user_comes_first(tmp_path: Path, monkeypatch: pytest.Monkey
     own.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert find("mke2fs") == str(own)
+
+
+def test_programs_inherit_nothing_that_changes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects what we parse, and files that programs make, from our caller's surroundings."""
+    monkeypatch.setenv("LC_ALL", "de_DE.ISO-8859-1")
+    monkeypatch.setenv("LC_NUMERIC", "de_DE")
+    monkeypatch.setenv("LANGUAGE", "de")
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    monkeypatch.setenv("TAR_OPTIONS", "--help")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "date").write_text("#!/bin/sh\necho ours\n")
+    (tmp_path / "date").chmod(0o755)
+    script = (
+        'echo "$LC_ALL $TZ ${LANGUAGE-none} ${LC_NUMERIC-none}"; umask; date -d @0 +%H; : >made;'
+        " tar --version | head -1; ls /proc/self/fd"
+    )
+    before = os.umask(0)
+    extra = os.dup(0)
+    os.set_inheritable(extra, True)
+    try:
+        printed = run(["sh", "-c", script], timeout=30).stdout.splitlines()
+    finally:
+        os.umask(before)
+        os.close(extra)
+    assert printed[:3] == ["C.UTF-8 UTC none none", "0022", "00"]
+    assert "tar" in printed[3]
+    assert printed[4:] == ["0", "1", "2", "3"]  # 3: the directory that ls reads
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_program_is_not_looked_for_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects root in others' directories: an empty entry of PATH is the working directory."""
+    (tmp_path / "nosuchprogram").write_text("#!/bin/sh\n")
+    (tmp_path / "nosuchprogram").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for path in ("", ":/usr/bin", "/usr/bin::/bin", "/usr/bin:"):
+        monkeypatch.setenv("PATH", path)
+        assert find("nosuchprogram") is None
+        assert find("sh") is not None

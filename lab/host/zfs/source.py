@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,10 @@ Run = Callable[[Sequence[str]], str]
 
 
 def run(argv: Sequence[str]) -> str:
-    """The output of ``argv`` in the C locale; raises HostUnfit or CommandFailed."""
+    """The output of ``argv``, in English; raises HostUnfit or CommandFailed."""
     from lab import run as programs
 
-    env = {**os.environ, "LC_ALL": "C"}
-    return programs.run(argv, timeout=TIMEOUT, env=env).stdout
+    return programs.run(argv, timeout=TIMEOUT).stdout
 
 
 def formed(fact: Raw | Unknown, form: Callable[[Raw], Value]) -> Value | Unknown:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from lab import run
 from lab.errors import CommandFailed, LabError
-from lab.run import Completed
+from lab.run import Completed, inherited
 from lab.storage.zfs import listing
 from lab.storage.zfs.faults import Fault, fault_of, host_error, no_pool
 from lab.storage.zfs.listing import COLUMNS, SOURCES, Dataset
@@ -108,7 +107,7 @@ def telling(errors: Mapping[Fault, LabError]) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}
+    return {**inherited(), "LC_ALL": "C"}
 
 
 def _kept(work: Work | None) -> list[int]:

@@ -163,7 +163,7 @@ def test_programs_are_run_in_english(monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects the parsers from a user's language, and users without /usr/sbin in PATH."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert sources.run(["sh", "-c", "echo $LC_ALL"]) == "C\n"
+    assert sources.run(["sh", "-c", "echo $LC_ALL"]) == "C.UTF-8\n"
     with pytest.raises(HostUnfit):
         sources.run(["no-such-program"])
 
