@@ -19,7 +19,7 @@ python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-e2e test-zfs test-zfs-keep bench lock clean
+.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep bench lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -69,6 +69,9 @@ test-all: venv-dev setup-tests ## all tests, including rare ones, on each OpenZF
 
 test-unit: venv-dev setup-tests ## the tests of `make test` that need no guest: minutes
 	@$(suite) --only unit -- $(PYTEST)
+
+test-installs: venv-dev ## the wheel without our pins: the newest packages, the oldest, beside others', and a client alone
+	@$(suite) --only unit --all -- tests/project/test_installs.py $(PYTEST)
 
 test-e2e: venv-dev ## the tests of `make test` on real guests
 	@scripts/machine

@@ -9,7 +9,7 @@ import select
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import typer
 
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 _DEV_FULL = os.makedev(1, 7)
 _OF_VERBS = ("-o", "--output")
 _EXTRA = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)")
+
+
+@runtime_checkable
+class _ParserError(Protocol):
+    """What Typer raises for a wrong command line; its base class depends on the release."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
 
 
 def report(error: BaseException, interrupts: Interrupts, *, debug: bool = False) -> int:
@@ -42,7 +51,7 @@ def report(error: BaseException, interrupts: Interrupts, *, debug: bool = False)
         import traceback
 
         _write("".join(traceback.format_exception(error)))
-    if isinstance(error, typer.TyperException):
+    if isinstance(error, _ParserError):
         shown = _usage(error)
     elif isinstance(error, LabError):
         shown = error
@@ -54,7 +63,7 @@ def report(error: BaseException, interrupts: Interrupts, *, debug: bool = False)
             hint="please report it, with the output of the same command with --debug",
         )
     _write(describe(shown, colour=_colour()))
-    return error.exit_code if isinstance(error, typer.TyperException) else shown.exit_code
+    return error.exit_code if isinstance(error, _ParserError) else shown.exit_code
 
 
 def describe(error: LabError, *, colour: bool = False) -> str:
@@ -122,7 +131,7 @@ def _interrupted(error: BaseException, interrupts: Interrupts) -> int:
     return Interrupted.exit_code
 
 
-def _usage(error: typer.TyperException) -> LabError:
+def _usage(error: _ParserError) -> LabError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "lab"
     hint = f"`{path} --help`"
