@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.blueprints import Known
+from lab.lifecycle.core.environment import environment
 from lab.lifecycle.core.views import LabView, NodeView
 from lab.names import LAB_NAME_LIMIT
 from lab.observe.states import NodeState
@@ -260,7 +261,7 @@ class Link(BaseModel):
 
 
 class Lab(BaseModel):
-    """A lab. ``connection``: for callers with the scope `use`, once the lab has an account."""
+    """A lab. ``connection``, ``env``: for the scope `use`, once the lab has an account."""
 
     name: Annotated[str, Field(examples=["shop"])]
     project: str
@@ -321,12 +322,20 @@ class Lab(BaseModel):
         str, Field(description="What was interrupted, and what completes it; else empty.")
     ]
     connection: Connection | None
+    env: Annotated[
+        dict[str, str] | None,
+        Field(
+            description="The variables of `lab env`, but LAB_SSL_CA, a file of this machine.",
+            examples=[{"LAB_NAME": "shop", "LAB_HOST": "127.0.0.1", "LAB_PORTS": "23306,23307"}],
+        ),
+    ]
 
     @staticmethod
     def of(view: LabView, record: LabRecord | None, *, login: bool) -> Lab:
         """``view`` as the API returns it; ``login``: with the password."""
-        connection = None
+        connection, env = None, None
         if login and view.dsn:
+            env = {name: its for name, its in environment(view).items() if name != "LAB_SSL_CA"}
             ca = CA_PATH if view.ssl_ca else ""
             connection = Connection(user=view.user, password=view.password, dsn=view.dsn, ssl_ca=ca)
         return Lab(
@@ -366,6 +375,7 @@ class Lab(BaseModel):
             job=record.job if record else "",
             observed_at=view.observed_at,
             connection=connection,
+            env=env,
         )
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from lab.cli.backend.remote import RemoteSession
-from lab.cli.verbs.env import environment
 from lab.client import Client
 from lab.client.ca import check_pem, keep
 from lab.errors import LabError
+from lab.lifecycle.core.environment import environment
 from lab.names import EVERYWHERE
 from lab.observe.account import Account
 from lab.observe.ways import Rows

@@ -15,8 +15,8 @@ from lab.cli.app import REMOVING, app_of
 from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
-from lab.cli.verbs.env import environment
 from lab.errors import Interrupted, LabError, NotFound
+from lab.lifecycle.core.environment import environment
 
 if TYPE_CHECKING:
     from lab.cli.app import App

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab import errors
 from lab.cli.commands import RootVerbs
-from lab.cli.verbs.env import environment
+from lab.lifecycle.core.environment import environment
 from tests import ROOT
 from tests.support.cli_views import lab_view
 

@@ -18,10 +18,22 @@ import yaml
 from lab.lifecycle import dataset
 from tests import ROOT
 from tests.support.lifecycle_world import make_image
+from tests.support.serve_process import environment
 from tests.support.serve_world import Site, site
 
 DOCS = ROOT / "docs"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+MARIADB = """\
+#!/bin/sh
+# In place of the client, which the fakes have no server for: notes each lab that it is called for.
+set -eu
+[ "$1" = -u ] && [ "$2" = "$LAB_USER" ] && [ -n "$MYSQL_PWD$MYSQL_HOST" ]
+case $* in
+    *"-P "*) echo "$LAB_DSN $*" | grep -qE -e "-P [0-9]{4,5} -N -e SET wsrep_sync_wait = 1;" ;;
+    *CREATE*) [ "$LAB_PORT" = "$MYSQL_TCP_PORT" ] && echo "$LAB_DSN" >> dsn ;;
+    *) exit "${TEST_FAILS:-0}" ;;
+esac
+"""
 
 
 def blocks(page: str, heading: str, language: str) -> list[str]:
@@ -40,15 +52,19 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def env(here: Site, tmp_path: Path) -> dict[str, str]:
-    """A CI machine: the program on its PATH, a token, a test script that looks at its lab."""
-    script = tmp_path / "test.sh"
-    script.write_text('#!/bin/sh\necho "$LAB_DSN" >> dsn\nexit "${TEST_FAILS:-0}"\n')
-    script.chmod(0o755)
+    """A CI machine: the program on its PATH, a token, and the page's test script."""
+    [text] = [text for text in blocks("ci.md", "A job", "sh") if "# test.sh:" in text]
+    for path, content in ((tmp_path / "test.sh", text), (tmp_path / "bin/mariadb", MARIADB)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+        path.chmod(0o755)
     known = {"LAB_URL": str(here.client.base_url).rstrip("/"), "LAB_TOKEN": here.token(),
              "LAB_HOME": str(tmp_path / "none"), "XDG_CONFIG_HOME": str(tmp_path / "config"),
              "CI_JOB_ID": "71", "TMPDIR": str(tmp_path),
-             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # fmt: skip
-    return {**os.environ, **known}
+             "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
+             }  # fmt: skip
+    outside = {name: its for name, its in os.environ.items() if not name.startswith("MYSQL_")}
+    return {**outside, **known}
 
 
 def run(
@@ -111,6 +127,20 @@ def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
+def test_jobs_on_a_host(env: Mapping[str, str], tmp_path: Path) -> None:
+    """Protects who copies: a job with its test script, and a lab for several steps."""
+    local = {**environment(tmp_path / "host"), "PATH": env["PATH"], "BUILD": "9"}
+    job, _ = blocks("ci.md", "A job", "sh")
+    assert "exit code" not in run(["sh", "-c", job], local, tmp_path).stdout
+    failed = run(["sh", "-c", job], {**local, "TEST_FAILS": "4"}, tmp_path, code=4)
+    assert failed.stdout.endswith("exit code 4\n")
+    [steps] = blocks("ci.md", "A lab for several steps", "sh")
+    run(["sh", "-c", steps], local, tmp_path)
+    variables = dict(line.split("=", 1) for line in (tmp_path / "lab.env").read_text().splitlines())
+    assert {"LAB_DSN", "LAB_PORTS", "MYSQL_PWD"} <= set(variables)
+    assert run(["lab", "ls", "-o", "name"], local, tmp_path).stdout == ""
+
+
 @pytest.fixture
 def shop(here: Site, tmp_path: Path) -> Iterator[None]:
     """A dataset."""
@@ -143,7 +173,8 @@ def test_pull_requests(here: Site, env: Mapping[str, str], tmp_path: Path) -> No
         known = {**env, "LAB_NAME": name}
         (tmp_path / "dsn").unlink(missing_ok=True)
         for _ in range(2):
-            run(["sh", "-e", "-c", pushed], known, tmp_path)
+            pushes = run(["sh", "-e", "-c", pushed], known, tmp_path)
+            assert "error" not in pushes.stderr
         assert len(set((tmp_path / "dsn").read_text().split())) == 1
         assert names(here) == [name]
         for _ in range(2):  # also one that was never opened, or is gone

@@ -15,7 +15,6 @@ from lab.api.http.catalog import Template
 from lab.api.http.models import Lab
 from lab.blueprints import NodePlan
 from lab.cli.terminal.show import lab_text, preview_text
-from lab.cli.verbs.env import environment
 from lab.cli.verbs.template import shown
 from lab.errors import CommandFailed, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.fake.images import build
@@ -29,6 +28,7 @@ from lab.lifecycle import power, snapshot
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.catalog import templates
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.environment import environment
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.images.ready import Images

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cli.verbs.env import environment
 from lab.lifecycle import power
+from lab.lifecycle.core.environment import environment
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.query import query
 from lab.lifecycle.start import start

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from lab.cli.terminal.show import lab_text
-from lab.cli.verbs.env import environment
 from lab.errors import InvalidSpec, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle import gc as collecting
@@ -20,6 +19,7 @@ from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.conditions import Condition, unmet
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.environment import environment
 from lab.lifecycle.down import down
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
