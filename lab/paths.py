@@ -42,6 +42,11 @@ REACHABLE = 0o711
 MANIFEST = "manifest.json"
 """The file of a capture that says what belongs to it."""
 PRIVATE = 0o700
+_RENAME = "set LAB_HOME to a path of printable characters"
+_SOCKET_LIMIT = 107
+"""Bytes of a unix socket's path on Linux (unix(7): sun_path, with its zero)."""
+_SOCKET_NAME = 18
+"""Bytes of the longest name of ours below the directory of sockets."""
 """Mode of directories that hold secrets."""
 RESERVE = 2 << 20
 """Bytes that are kept for the record's journal, so that labs can be removed on a full disk."""
@@ -222,6 +227,7 @@ class Home:
 
         The mode of a directory that exists stays: it may be the user's choice.
         """
+        self.check_name()
         make_directory(self.root, REACHABLE)
         make_directory(self.locks, PRIVATE)
         make_directory(self.imports, PRIVATE)
@@ -240,6 +246,29 @@ class Home:
         # Guests of an ordinary user run as that user; who reaches an agent's socket is root there.
         make_directory(self.sockets, PRIVATE if os.geteuid() else REACHABLE)
         self._keep_reserve()
+
+    def check_name(self) -> None:
+        """Raise HostUnfit if the path has characters that XML and terminals cannot have."""
+        try:
+            text = os.fsencode(self.root).decode()
+        except UnicodeDecodeError:
+            raise HostUnfit(
+                f"the path of the home is not UTF-8: {str(self.root)!a}", hint=_RENAME
+            ) from None
+        if wrong := next((one for one in text if not one.isprintable()), ""):
+            raise HostUnfit(
+                f"the path of the home has the character {wrong!a}: {text!a}", hint=_RENAME
+            )
+
+    def check_sockets(self) -> None:
+        """Raise HostUnfit if the path is too long for sockets below it."""
+        size, most = len(os.fsencode(self.root)), _SOCKET_LIMIT - len("/run/") - _SOCKET_NAME
+        if size > most:
+            raise HostUnfit(
+                f"the path of the home has {size} bytes, {most} is the limit: the paths of sockets"
+                f" below it have {_SOCKET_LIMIT} at most",
+                hint="set LAB_HOME to a shorter path",
+            )
 
     @property
     def full(self) -> bool:
@@ -293,9 +322,10 @@ def default_root(env: Mapping[str, str] | None = None) -> Path:
 
 
 def make_directory(path: Path, mode: int) -> Path:
-    """Make ``path`` with exactly ``mode`` whatever the umask; fine if it is there.
+    """Make ``path`` with exactly ``mode`` whatever the umask; fine if it is there, and ours.
 
-    Parents that are missing are made too. Raises HostUnfit.
+    Parents that are missing are made too. Raises HostUnfit, also if the directory, or a link in
+    its place, belongs to another user than us or root: they could lead elsewhere what is written.
     """
     try:
         if not path.is_dir():
@@ -307,6 +337,13 @@ def make_directory(path: Path, mode: int) -> Path:
                 raise HostUnfit(
                     f"{path} is not a directory",
                     hint="move it, or set LAB_HOME to another place",
+                )
+        for found in (path.lstat(), path.stat()):
+            if found.st_uid not in (0, os.geteuid()):
+                raise HostUnfit(
+                    f"{path} belongs to another user (uid {found.st_uid}), who could lead elsewhere"
+                    " what is written there",
+                    hint="become that user, set LAB_HOME to a directory of your own, or chown it",
                 )
     except OSError as error:
         raise unwritable(path, error) from error

@@ -10,7 +10,7 @@ import pytest
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import Owner, template_ref
-from lab.paths import Home, default_root
+from lab.paths import PRIVATE, Home, default_root, make_directory
 
 
 def mode(path: Path) -> int:
@@ -112,3 +112,75 @@ def test_default_root_of_a_user_ignores_a_relative_xdg_path() -> None:
     else:
         assert default_root({"XDG_DATA_HOME": "/data"}) == Path("/data/lab")
         assert default_root({"XDG_DATA_HOME": "data"}).is_absolute()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "a,b",
+        "a%20b",
+        "a'b\"c",
+        "a&<b>",
+        "a:b",
+        "a=b;c",
+        "\u00fc\u4e2d",
+        "-a",
+        "a\\b",
+        "$(a)",
+    ],
+)
+def test_any_printable_character_works(tmp_path: Path, name: str) -> None:
+    """Protects users whose home is below a directory that has spaces, or is not English."""
+    from tests.support.lifecycle_world import World, named
+
+    with World(tmp_path / name).open() as ctx:
+        from lab.lifecycle.down import down
+        from lab.lifecycle.up import up
+
+        assert up(ctx, named("shop")).state == "ready"
+        down(ctx, "shop")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\x7f", "a\udcff"])
+def test_other_characters_are_refused(tmp_path: Path, name: str) -> None:
+    """Protects terminals, logs and XML: the first command says so, before anything is made."""
+    home = Home(tmp_path / name)
+    with pytest.raises(HostUnfit, match="the path of the home") as raised:
+        home.create()
+    assert raised.value.what.isprintable()
+    assert not home.root.exists()
+
+
+def test_a_long_path_is_refused_where_there_are_sockets() -> None:
+    """Protects from QEMU's error in the middle of a start."""
+    Home(Path("/" + "a" * 83)).check_sockets()
+    with pytest.raises(HostUnfit, match="has 85 bytes, 84 is the limit"):
+        Home(Path("/" + "a" * 84)).check_sockets()
+    with pytest.raises(HostUnfit, match="has 86 bytes"):  # bytes, not characters
+        Home(Path("/" + "a" * 83 + "\u00fc")).check_sockets()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Protects root: who owns the home, or a link in it, decides where keys are written."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    home = Home(tmp_path / "home")
+    home.create()
+    home.labs.rmdir()
+    home.labs.symlink_to(elsewhere)
+    home.create()  # a link of ours
+    os.chown(home.labs, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(HostUnfit, match=r"labs belongs to another user \(uid 65534\)"):
+        home.create()
+    home.labs.unlink()
+    os.chown(home.root, 65534, 65534)
+    with pytest.raises(HostUnfit, match="home belongs to another user"):
+        home.create()
+    assert not list(elsewhere.iterdir())
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    with pytest.raises(HostUnfit):
+        make_directory(theirs, PRIVATE)

@@ -284,6 +284,7 @@ def open_libvirt(settings: Settings, *, uid: int | None = None) -> LibvirtHyperv
     if (os.geteuid() if uid is None else uid) != 0 and settings.libvirt_uri.endswith("/system"):
         # Connecting may work, but files for QEMU's user and sockets of guests would be refused.
         raise HostUnfit(f"only root can use {settings.libvirt_uri}", hint=connection.USE_SESSION)
+    settings.home.check_sockets()
     return LibvirtHypervisor(
         home=settings.home.id,
         sockets=settings.home.sockets,
