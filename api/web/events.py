@@ -15,7 +15,10 @@ _MOST = 500
 
 @dataclass
 class Line:
-    """A step. ``state``: running, done, failed or note; ``seconds``: once it has ended."""
+    """A step. ``state``: running, done, failed, interrupted or note; ``seconds``: once it ended.
+
+    A step is interrupted if its job began again, or ended, without its end: the service was killed.
+    """
 
     step: str
     text: str
@@ -31,6 +34,8 @@ def lines(events: Iterable[Event]) -> list[Line]:
     found: list[Line] = []
     for event in events:
         if event.step == "job":
+            for one in found:
+                one.state = "interrupted" if one.state == "running" else one.state
             continue
         if event.state in _ENDS:
             begun = [one for one in found if one.step == event.step and one.state == "running"]

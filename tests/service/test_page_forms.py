@@ -161,8 +161,14 @@ def test_steps_are_lines() -> None:
         ("image", "failed", 1.0),
         ("build", "done", 1.0),
         ("undo", "note", None),
-        ("clone", "running", None),
+        ("clone", "interrupted", None),
     ]
+    again = [("job", "begin"), ("form", "begin"), ("job", "begin"), ("form", "begin")]
+    events = [
+        Event(id=number, at=0.0, job="j", step=step, state=state, text="", seconds=1.0)
+        for number, (step, state) in enumerate(again)
+    ]
+    assert [one.state for one in lines(events)] == ["interrupted", "running"]
 
 
 def luminance(colour: str) -> float:
