@@ -74,7 +74,7 @@ def _plan(reader: FrameReader, header: Header) -> Wanted:
             type(first) is int and first >= 0 for first in plan.values()
         ):
             return dict(plan)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         pass
     raise reader.damaged("the list of its parts is invalid")
 

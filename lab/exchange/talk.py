@@ -127,7 +127,7 @@ class Remote:
                 line = self.to.line(_LINE)
                 try:
                     ((word, what),) = json.loads(line).items()
-                except (ValueError, AttributeError):
+                except (ValueError, AttributeError, RecursionError):
                     word, what = "", None
                 if word in words:
                     return word, what

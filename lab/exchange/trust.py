@@ -32,8 +32,8 @@ def decode(data: bytes, version: Version = 1) -> Header:
     """The header of an archive of that version; raises InvalidSpec unless all of it is valid."""
     try:
         header = msgspec.json.decode(data, type=Header)
-    except msgspec.MsgspecError as error:
-        raise _nonsense(str(error)) from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _nonsense(str(error)[:300]) from None
     check(header)
     if header.version != version:
         raise _nonsense(f"a {header.kind} in version {version} of the format")

@@ -92,7 +92,7 @@ def read_header(source: Source) -> Opening:
         size, label = check_size(int(fields["size"])), check_label(str(fields["label"]))
         header = StreamHeader(label=label, size=size, data=int(fields["data"]))
         return Opening(str(fields["format"]), header, line + checksum)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise damaged("its header is invalid") from error
 
 

@@ -87,7 +87,7 @@ def _failure(path: Path) -> LabError:
         what, hint = str(failure["what"]), str(failure["hint"])
         details = [str(line) for line in failure["details"]]
         code = int(failure["code"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return _senseless(FAILURE)
     kind = InvalidSpec if code == InvalidSpec.exit_code else HostUnfit
     if failure.get("recipe") is True:

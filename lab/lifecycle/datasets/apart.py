@@ -199,7 +199,7 @@ def _read(path: Path, name: str, kind: type[Answer]) -> Answer:
         answer = msgspec.json.decode(content, type=_Answer)
         if (failure := answer.failure) is None:
             return msgspec.convert(answer.result, kind, dec_hook=_path)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _invalid(name) from error
     found = next((one for one in _ERRORS if one.__name__ == failure.kind), LabError)
     raise found(failure.what, hint=failure.hint, details=failure.details)

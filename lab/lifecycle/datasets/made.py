@@ -80,7 +80,7 @@ def read_made(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Mad
             known.pop("columns", None)
             data = msgspec.json.encode(known)
         return msgspec.json.decode(data, type=Made)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotFound(
             f"dataset {record.dataset}@{record.version} has lost its {INFO}",
             hint="create it again under another name",
@@ -107,7 +107,7 @@ def imported(info: bytes) -> Made:
     """What an archive says of a version; raises InvalidSpec unless all of it is valid."""
     try:
         made = msgspec.json.decode(info, type=Made)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidSpec(f"the archive's dataset is invalid: {str(error)[:300]!r}") from None
     if made.warm:
         queries.check(made.warm)

@@ -1,0 +1,161 @@
+"""The readers of foreign bytes: dumps, backups, rules, archives' headers, answers of guests."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.config import tomlfile
+from lab.datasets import backup, directory, queries, rules, tabbed
+from lab.datasets.dump import statements
+from lab.datasets.kinds import sql
+from lab.datasets.source import DumpDirectory
+from lab.datasets.survey import HEAD, suits, survey
+from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
+from lab.exchange.trust import decode
+from lab.hypervisor.agent import AgentChannel, loaded
+from lab.lifecycle.datasets.made import imported
+from lab.names import GuestName
+from lab.progress import go_on
+from lab.storage.stream import read_header
+from lab.wait import Deadline
+from tests.fuzz.runner import Limits, durations, fuzz, seeds
+
+CHUNKS = 997
+"""Bytes of a chunk: what is cut by its end is found too."""
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + CHUNKS] for at in range(0, len(data), CHUNKS))
+
+
+def drain(data: Iterator[object]) -> None:
+    for _ in data:
+        pass
+
+
+def dump(data: bytes) -> None:
+    heads = list(statements(cut(data), head=64))
+    assert [one.number for one in heads] == list(range(1, len(heads) + 1))
+    for one in heads:
+        assert data[one.offset :].startswith(one.text)
+
+
+def surveyed(data: bytes) -> None:
+    found = survey(sql(cut(data), "x"), "x")
+    for version in ("10.6.1", "11.8.2"):
+        suits(found, "mariadb", version)
+
+
+def masking(data: bytes) -> None:
+    found = rules.parse(data, "rules")
+    found.covering("shop", "customers")
+
+
+def stream(data: bytes) -> None:
+    contents = backup.Contents()
+    assert b"".join(backup.checked(cut(data), "x", contents)) == data
+    backup.described(contents, "x")
+
+
+def rows(data: bytes) -> None:
+    create, _, text = data.partition(b"\0\0")
+    if found := tabbed.table(create):
+        tabbed.check(found, "t.txt")
+        drain(tabbed.inserts(cut(text), found, "t.txt"))
+
+
+def header(data: bytes) -> None:
+    decode(data)
+
+
+def made(data: bytes) -> None:
+    imported(data)
+
+
+def volume(data: bytes) -> None:
+    """The head of a stream of a volume; its checksum is no secret."""
+    line = data.partition(b"\n")[0] + b"\n"
+    read_header(io.BytesIO(line + hashlib.sha256(line).digest()))
+
+
+class Ports:
+    """A guest that answers everything with the same."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def ask(self, request: dict[str, Any], timeout: float) -> Any:
+        assert timeout > 0
+        return loaded(self._data)[request["execute"]]
+
+    def personalise(
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+    ) -> str:
+        assert message
+        assert not deadline.passed
+        halt()
+        return self._data.decode(errors="replace")
+
+
+def guest(data: bytes) -> None:
+    channel = AgentChannel(Ports(data), GuestName("lab-shop-n1"))
+    for ask in (
+        lambda: channel.run(["true"], timeout=0.05),
+        lambda: channel.clock(timeout=1),
+        lambda: channel.personalise(b"x\n", timeout=1),
+    ):
+        try:
+            ask()
+        except (NotReady, CommandFailed):
+            continue
+
+
+READERS: dict[str, Callable[[bytes], None]] = {
+    "dump": dump,
+    "survey": surveyed,
+    "rules": masking,
+    "toml": lambda data: drain(iter(tomlfile.loads(data, "lab.toml"))),
+    "queries": lambda data: drain(iter(queries.check(data.decode(errors="replace")))),
+    "backup": stream,
+    "rows": rows,
+    "header": header,
+    "made": made,
+    "volume": volume,
+    "guest": guest,
+}
+LIMITS = Limits(seconds=5.0)
+
+
+@durations
+@pytest.mark.parametrize("name", READERS)
+def test_a_reader(name: str, seconds: float) -> None:
+    """Protects the host: each input is read, or refused with an error that says why."""
+    assert fuzz(READERS[name], seeds(name), errors=(LabError,), seconds=seconds, limits=LIMITS)
+
+
+@durations
+def test_a_directory_of_mydumper(tmp_path: Path, seconds: float) -> None:
+    """Protects the same; an input has the files, each as a name, an empty line and its content."""
+    top = tmp_path / "dump"
+
+    def read(data: bytes) -> None:
+        shutil.rmtree(top, ignore_errors=True)
+        top.mkdir()
+        for part in data.split(b"\0\0")[:50]:
+            name, _, content = part.partition(b"\n\n")
+            plain = base64.urlsafe_b64encode(name) if b"/" in name or b"\0" in name else name
+            if 0 < len(plain) < 200 and plain not in (b".", b".."):
+                (top / plain.decode("utf-8", "surrogateescape")).write_bytes(content)
+        for piece in directory.pieces(DumpDirectory(top, "mydumper")):
+            assert len(piece.before) < HEAD
+            drain(piece.data)
+
+    assert fuzz(read, seeds("mydumper"), errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)
