@@ -51,6 +51,8 @@ def program(name: str, directory: Path, socket: Path, *changes: tuple[str, str])
         ("/sys/class/virtio-ports/", f"{directory}/ports/"),
         ('"/dev/"', f'"{directory}/dev/"'),
         ("/dev/rtc0", f"{directory}/dev/rtc0"),
+        ("/sys/fs/cgroup/", f"{directory}/cgroup/"),
+        ("/etc/ssh/", f"{directory}/ssh/"),
         *changes,
     ):
         text = text.replace(there, here)
@@ -160,6 +162,34 @@ def test_files_are_replaced_with_their_modes(port: Port, tmp_path: Path) -> None
     assert old.stat().st_mode & 0o7777 == 0o640
     assert port.tell(item("file", str(old), "600", ME, "")) == "ok"
     assert old.read_bytes() == b""
+
+
+def test_a_new_host_key_ends_what_serves_connections(port: Port, tmp_path: Path) -> None:
+    """Protects a capture's SSH host key, which is in the memory of each process of sshd.
+
+    What a user started through them stays.
+    """
+    unit = tmp_path / "cgroup/system.slice/system-ssh.slice/ssh@1-10.0.2.15:22.service"
+    for directory in (unit, tmp_path / "ssh", tmp_path / "bin"):
+        directory.mkdir(parents=True)
+    started = []
+    for name in ("sshd", "sshd-session", "sshdata", "job"):
+        path = shutil.copy(shutil.which("sleep") or "", tmp_path / "bin" / name)
+        started.append(subprocess.Popen([path, "60"]))
+    try:
+        (unit / "cgroup.procs").write_text("".join(f"{one.pid}\n" for one in started))
+        assert port.tell(item("file", str(tmp_path / "other"), "600", ME, "x")) == "ok"
+        assert [one.poll() for one in started] == [None] * 4
+        key = tmp_path / "ssh/ssh_host_ed25519_key"
+        assert port.tell(item("file", str(key), "600", ME, "x")) == "ok"
+        assert [one.wait(SECONDS) for one in started[:2]] == [-signal.SIGKILL] * 2
+        assert [one.poll() for one in started[2:]] == [None] * 2
+    finally:
+        for one in started:
+            one.kill()
+            one.wait(SECONDS)
+    (unit / "cgroup.procs").unlink()  # no connection was ever made
+    assert port.tell(item("file", str(key), "600", ME, "y")) == "ok"
 
 
 def test_a_failure_is_reported_and_ends_the_message(port: Port, tmp_path: Path) -> None:
