@@ -109,7 +109,8 @@ class Settings:
     """How long nodes may take to get ready once their guests were started; see ``--timeout``."""
     answer_timeout: Seconds = 2.0
     """Seconds within which all nodes must answer ``lab ls``, ``lab status`` and the service; a
-    node that does not is ``unreachable``. Raise it on hosts that are often overloaded."""
+    node that does not is ``unreachable``; one that began to answer has four times as long. Raise it
+    on hosts that are often overloaded."""
     memory_floor: Size = 512 * MIB
     """Memory that stays free; a lab that would use it is refused."""
     space_floor: Size = 2 * GIB

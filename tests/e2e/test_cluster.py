@@ -90,8 +90,8 @@ def test_a_lab_is_what_up_says(site: Site) -> None:
     assert query(env["LAB_DSN"], "SELECT COUNT(*) FROM shop.orders") == [(2,)]
     assert site.lab("env", name, "--format", "dotenv").stdout.splitlines()[0] == f"LAB_NAME={name}"
     printed = site.lab("sql", name, "--node", "2", stdin="SELECT 6 * 7;", code=None)
-    assert printed.code in (0, 5)  # 5: no client program is installed here
-    assert printed.code == 5 or "42" in printed.stdout
+    assert printed.code in (0, 127)  # 127: no client program is installed here
+    assert printed.code == 127 or "42" in printed.stdout
 
     # Into the nodes.
     assert site.lab("exec", name, "--node", "n2", "--", "/bin/hostname").stdout == "n2\n"

@@ -33,7 +33,18 @@ def become(site: Site, lab: str, *, stop: str, behaviour: str, place: str) -> No
     )
     site.lab("exec", lab, "--node", "n1", "--", "/bin/sh", "-c", script)
     seen = NotReady.exit_code if place == AGENT else 0
-    look = ("exec", lab, "--timeout", "5s", "--", "/bin/grep", "-q", "ready", "/run/evil")
+    look = (
+        "exec",
+        lab,
+        "--agent",
+        "--timeout",
+        "5s",
+        "--",
+        "/bin/grep",
+        "-q",
+        "ready",
+        "/run/evil",
+    )
     for _ in range(60):
         done = site.lab(*look, code=None)
         assert done.seconds < _EXCHANGE
