@@ -57,7 +57,8 @@ def test_a_new_lab_can_go_back_to_its_origin(ctx: Context) -> None:
     before = lab(ctx, "shop")
     after = rollback(ctx, "shop", timeout=20.0)
     assert after.state == "ready"
-    assert (after.password, after.nodes) == (before.password, before.nodes)
+    assert after.password == before.password
+    assert [node.addresses for node in after.nodes] == [node.addresses for node in before.nodes]
     assert query(ctx, "shop", "n2", "SELECT 1").rows
 
 
@@ -190,13 +191,6 @@ def test_refusals(ctx: Context) -> None:
     with lock(ctx.home, "lab", "shop"), pytest.raises(Conflict):
         snapshot.take(ctx, "shop")
     assert labels(ctx) == ["origin"]
-    assert lab(ctx, "shop").state == "ready"
-
-
-def test_removing_the_origin_leaves_the_lab(ctx: Context) -> None:
-    snapshot.remove(ctx, "shop", ["origin"])
-    with pytest.raises(NotFound):
-        rollback(ctx, "shop", timeout=1.0)
     assert lab(ctx, "shop").state == "ready"
 
 
