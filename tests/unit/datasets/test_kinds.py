@@ -81,7 +81,7 @@ def test_marks_and_utf_16(codec: str) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (gzip.compress(gzip.compress(b"a")), "compressed twice"),
+        (gzip.compress(gzip.compress(b"a", mtime=0), mtime=0), "compressed twice"),
         (zipped(b"a", b"b"), "a zip with several members"),
         (zipped(), "an empty zip"),
         (b"PGDMP\x01\x0e", "pg_dump -Fc"),
