@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from lab.api.core.core import Core
 from lab.api.http.auth import Caller
-from lab.api.http.models import Event
+from lab.api.http.models import Event, Job
 from lab.api.routes import events
+from lab.state.jobs import OPEN
 
 _MOST = 500
 
@@ -29,13 +30,15 @@ class Line:
 _ENDS = {"end": "done", "fail": "failed"}
 
 
-def lines(events: Iterable[Event]) -> list[Line]:
-    """A line for each step in order of its begin, without the events of the job itself."""
+def lines(events: Iterable[Event], *, ended: bool = False) -> list[Line]:
+    """A line for each step in order of its begin, without the events of the job itself.
+
+    ``ended``: the job has; ``events`` may lack its last ones.
+    """
     found: list[Line] = []
     for event in events:
         if event.step == "job":
-            for one in found:
-                one.state = "interrupted" if one.state == "running" else one.state
+            _interrupt(found)
             continue
         if event.state in _ENDS:
             begun = [one for one in found if one.step == event.step and one.state == "running"]
@@ -44,9 +47,17 @@ def lines(events: Iterable[Event]) -> list[Line]:
         else:
             state = "running" if event.state == "begin" else "note"
             found.append(Line(event.step, event.text, state))
+    if ended:
+        _interrupt(found)
     return found
 
 
-def shown(core: Core, caller: Caller, job: str) -> list[Line]:
+def _interrupt(found: Iterable[Line]) -> None:
+    for one in found:
+        one.state = "interrupted" if one.state == "running" else one.state
+
+
+def shown(core: Core, caller: Caller, job: Job) -> list[Line]:
     """The steps of a job that the caller may see."""
-    return lines(events.listed(core, caller, 0, _MOST, job).items)
+    found = events.listed(core, caller, 0, _MOST, job.id).items
+    return lines(found, ended=job.state not in OPEN)

@@ -38,12 +38,13 @@ def list_page(
 def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
     """A job, with its steps."""
     record = caller.job(core, job)
+    view = Job.of(record)
     lab = record.lab and core.store.labs.find(record.lab)
     return pages.page(
         request,
         "job.html",
-        job=Job.of(record),
-        lines=shown(core, caller, job),
+        job=view,
+        lines=shown(core, caller, view),
         lab=record.lab if lab and not lab.pool and caller.sees(lab.project) else "",
     )
 

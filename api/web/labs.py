@@ -128,7 +128,7 @@ def lab_page(
         lab=lab,
         recorded=record is not None,
         jobs=recent,
-        progress=[(job, shown(core, caller, job.id)) for job in open_jobs],
+        progress=[(job, shown(core, caller, job)) for job in open_jobs],
         addresses=_addresses(lab),
         box=(WIDE, HIGH),
         picture=picture(lab) if len(lab.nodes) > 1 else None,

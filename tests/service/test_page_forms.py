@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.api.events.eventlog import topic
 from lab.api.http.models import Event
 from lab.api.web import pages
 from lab.api.web.events import lines
@@ -169,6 +170,23 @@ def test_steps_are_lines() -> None:
         for number, (step, state) in enumerate(again)
     ]
     assert [one.state for one in lines(events)] == ["interrupted", "running"]
+    assert [one.state for one in lines(events, ended=True)] == ["interrupted", "interrupted"]
+
+
+def test_a_job_that_has_ended_has_no_running_steps(here: Site) -> None:
+    """Protects the page: also of a job with more events than it shows."""
+    here.make("steps")
+    (job,) = here.service.core.store.jobs.latest(lab="steps")
+    events = here.service.core.store.events
+    events.add(topic(job.id), "image", "begin", "endless", 0.0)
+    for number in range(500):
+        events.add(topic(job.id), "form", "note", str(number), 0.0)
+    events.add(topic(job.id), "job", "end", "succeeded", 0.0)
+    with visit(here) as client:
+        page = client.get(f"/jobs/{job.id}").text
+    assert '<li class="interrupted">' in page
+    assert '<li class="running">' not in page
+    here.ask("DELETE", "/v1/labs/steps?wait=20")
 
 
 def luminance(colour: str) -> float:
