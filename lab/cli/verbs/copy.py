@@ -234,21 +234,26 @@ def _writer(lab: LabView) -> NodeView:
 
 @contextmanager
 def _opened(to: str) -> Iterator[IO[bytes] | None]:
-    """The file, which appears when it is complete; None for stdout."""
+    """The file, which appears when it is complete; None for stdout.
+
+    A device or a pipe is written to as it is, and of a link the file that it names.
+    """
     if not to:
         yield None
         return
-    path = Path(to)
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
+    given, path = Path(to), Path(os.path.realpath(to))
+    beside = path.with_name(f".{path.name}.part-{os.getpid()}")
+    part = beside if given.is_file() or not given.exists() else given
     try:
         try:
-            with _compressed(part, path.suffix) as file:
+            with _compressed(part, given.suffix) as file:
                 yield file
-            part.replace(path)
+            if part is beside:
+                part.replace(path)
         except OSError as error:
             raise LabError(f"{to} cannot be written: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
 
 
 def _compressed(path: Path, suffix: str) -> Any:

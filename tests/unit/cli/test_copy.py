@@ -150,3 +150,23 @@ def test_a_dump(program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFix
     assert not list(tmp_path.glob(".broken*"))
     assert main(["dump", "shop", "-D", "x", "--to", "/nowhere/x.gz"], lifecycle=program) == 1
     assert "/nowhere/x.gz cannot be written" in capfd.readouterr().err
+
+
+def test_a_dump_replaces_files_only(program: FakeLifecycle, tmp_path: Path) -> None:
+    """Protects /dev/null, which root would rename away, pipes, and the file that a link names."""
+    pipe, there, link = tmp_path / "pipe", tmp_path / "there.sql", tmp_path / "link.sql"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)  # a pipe with a reader opens at once
+    try:
+        assert main(["dump", "shop", "-D", "x", "--to", str(pipe)], lifecycle=program) == 0
+        assert pipe.is_fifo()
+        assert os.read(end, 1 << 16) == b"-- dump of ['x']\n-- Dump completed\n"
+    finally:
+        os.close(end)
+    there.touch()
+    link.symlink_to(there)
+    assert main(["dump", "shop", "-D", "x", "--to", str(link)], lifecycle=program) == 0
+    assert link.is_symlink()
+    assert there.read_bytes().startswith(b"-- dump of")
+    assert {path.name for path in tmp_path.iterdir()} >= {"pipe", "there.sql", "link.sql"}
+    assert not list(tmp_path.glob(".*.part-*"))
