@@ -17,10 +17,11 @@ from functools import partial
 from lab.api.core.contexts import Contexts
 from lab.api.telemetry.logs import log
 from lab.config.settings import Settings
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
+from lab.lifecycle.nodes.guests import unknown_guests
 from lab.lifecycle.nodes.inspect import lost, subject, view_of
 from lab.lifecycle.nodes.standing import remember
 from lab.locks.named import held
@@ -62,12 +63,13 @@ class Observing:
         self._lost: tuple[float, Mapping[str, LabView]] = (float("-inf"), {})
         self._busy: Counter[str] = Counter()
         self._opened: tuple[ExitStack, Context] | None = None
+        self._broken: HostUnfit | None = None
         self.observer = Observer(self._known, self._begin, _failed)
 
     def close(self) -> None:
         """End, and close all connections to nodes."""
         self.observer.stop()
-        self._reopen()
+        self._release()
         with self._lock:
             kept, self._kept = self._kept, {}
         for connections in kept.values():
@@ -101,7 +103,7 @@ class Observing:
     def lost(self, *, wait: bool) -> Mapping[str, LabView] | None:
         """Labs of which only guests, volumes and directories are left, as of some seconds ago.
 
-        Without ``wait``: None if that is to be looked up.
+        Without ``wait``: None if that is to be looked up. Those of before while it cannot be.
         """
         with self._lock:
             at, found = self._lost
@@ -109,8 +111,11 @@ class Observing:
             return found
         if not wait:
             return None
-        with self._contexts.use() as ctx:
-            found = lost(ctx)
+        try:
+            with self._contexts.use() as ctx:
+                found = lost(ctx)
+        except HostUnfit as error:  # the labs that are recorded are shown all the same
+            _failed(error)
         with self._lock:
             self._lost = time.monotonic(), found
         return found
@@ -189,13 +194,18 @@ class Observing:
         }
 
     def _begin(self, names: Collection[str]) -> Mapping[str, Look]:
+        ctx, labs = self._context(), self.labs()
         try:
-            ctx = self._context()
             guests = ctx.hypervisor.guests()
-        except BaseException:
-            self._reopen()  # its connection may be broken
+            self._broken = None
+        except HostUnfit as error:
+            _failed(error)
+            self._broken = error  # its connection may be
+            guests = unknown_guests(labs[name] for name in names if name in labs)
+        except BaseException as error:
+            self._release(error)
             raise
-        labs, within = self.labs(), ctx.settings.answer_timeout
+        within = ctx.settings.answer_timeout
         found: dict[str, Look] = {}
         for name in names:
             if name in labs:
@@ -230,15 +240,24 @@ class Observing:
         return None if works else kept
 
     def _context(self) -> Context:
-        if self._opened is None:
+        """The observer's; after an error of the hypervisor another one, as soon as one opens."""
+        if self._opened is None or self._broken is not None:
             stack = ExitStack()
-            self._opened = stack, stack.enter_context(self._contexts.use())
+            try:
+                context = stack.enter_context(self._contexts.use())
+            except HostUnfit:
+                if self._opened is None:
+                    raise
+            else:
+                self._release(self._broken)
+                self._opened = stack, context
         return self._opened[1]
 
-    def _reopen(self) -> None:
-        opened, self._opened = self._opened, None
+    def _release(self, error: BaseException | None = None) -> None:
+        """Return the context; after ``error`` the pool closes it, and lends it to nobody."""
+        opened, self._opened, self._broken = self._opened, None, None
         if opened is not None:
-            opened[0].close()
+            opened[0].__exit__(None if error is None else type(error), error, None)
 
 
 def _which(found: LabWithNodes) -> Hashable:

@@ -12,7 +12,8 @@ from lab.names import GuestName
 from lab.progress import go_on
 from lab.storage import Tags, VolumeFormat
 
-GuestState = Literal["running", "paused", "stopped"]
+GuestState = Literal["running", "paused", "stopped", "unknown"]
+"""``unknown``: of a recorded guest whose hypervisor does not answer; no driver says that."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,10 @@ class Guest:
     state: GuestState
     tags: Tags
     why: str = ""
+
+
+class Unanswered(HostUnfit):
+    """The hypervisor does not answer; its guests may run all the same."""
 
 
 class TooLong(LabError):

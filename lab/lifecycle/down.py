@@ -8,6 +8,7 @@ from lab.errors import Conflict, NotFound
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget, leave_to_branches
+from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.inspect import tagged
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, check_lab_name
@@ -62,4 +63,4 @@ def _down_deferred(ctx: Context, name: str) -> None:
 def names(ctx: Context) -> list[str]:
     """All labs, also those of which only guests or volumes with our tags are left."""
     recorded = {record.name for record in ctx.store.labs.all()}
-    return sorted(recorded | tagged(ctx, ctx.hypervisor.guests()))
+    return sorted(recorded | tagged(ctx, known_guests(ctx)))

@@ -12,6 +12,7 @@ from typing import TextIO
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.hypervisor import TooLong
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.inspect import node_of, record_of
 from lab.lifecycle.nodes.running import require_running, require_state
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
@@ -93,7 +94,7 @@ def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that connects a terminal to a node's console."""
     guest = node_of(ctx, name, node).guest
-    if guest not in ctx.hypervisor.guests():
+    if guest not in known_guests(ctx):
         require_state(name, node, "stopped")
     return ctx.hypervisor.console_argv(guest)
 
@@ -142,7 +143,7 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
 
 def _running(ctx: Context, name: str, node: str) -> GuestName:
     guest = node_of(ctx, name, node).guest
-    require_running(ctx.hypervisor.guests(), name, node, guest)
+    require_running(known_guests(ctx), name, node, guest)
     return guest
 
 

@@ -14,6 +14,7 @@ from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import SILENT, SSL_MODE
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
+from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.lifecycle.nodes.running import require_running
 from lab.names import GuestName, Owner
@@ -188,7 +189,7 @@ def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:
         raise NotReady(f"the lab {name} is {record.state}: it has no account yet")
-    running = ctx.hypervisor.guests()
+    running = known_guests(ctx)
     entry = entry_of(record, nodes, running)
     if node is None and elects(record) and has_server(entry.services):
         node = _primary(ctx, name, tuple(record.plan.writers))

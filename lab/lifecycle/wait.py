@@ -74,6 +74,8 @@ def _note(ctx: Context, name: str) -> None:
     Not while another command is working on the lab.
     """
     # Asked without the lock: other commands on the lab fail while it is held.
+    if ctx.unanswered is not None:
+        return  # nobody can tell the time to its guests
     wrong = wrong_clocks(ctx, nodes_of(ctx, name))
     if not wrong and ctx.store.labs.get(name).state != "stopped":
         return

@@ -110,8 +110,8 @@ def observe(
     """Query all nodes of all ``subjects`` in parallel; the observations, by lab.
 
     Returns after ``within`` seconds; a node whose server began to answer by then has four times as
-    long. A node whose guest does not run is not queried. Raises nothing: a failure is the state of
-    its node.
+    long. A node whose guest does not run is not queried, one whose guest is ``unknown`` is. Raises
+    nothing: a failure is the state of its node.
     """
     at, first, last = time.time(), Deadline.after(within), Deadline.after(within * _SLOW_TIMES)
     found: dict[Key, Observed] = {}
@@ -125,17 +125,18 @@ def observe(
             why = guest.why if guest else ""
             if not one.asked:
                 found[key] = Observed(state, why=why)
-            elif state != "running":
+            elif state not in ("running", "unknown"):
                 silent = _silent(count, node, one.plan, f"the guest is {state}", state)
                 found[key] = replace(silent, why=why)
             elif one.plan is None or one.account is None:
-                found[key] = _silent(count, node, one.plan, one.why)
+                found[key] = _silent(count, node, one.plan, one.why, _mute(state))
             else:
-                found[key] = _silent(count, node, one.plan, f"no answer within {within:g} s")
+                why = f"no answer within {within:g} s"
+                found[key] = _silent(count, node, one.plan, why, _mute(state))
                 ask = ask or through_port(
                     ways, one.plan, one.account, one.nodes, patience=within, deadline=last
                 )
-                questions[key] = _Question(count, node, one.plan, ask, last)
+                questions[key] = _Question(count, node, one.plan, ask, last, _mute(state))
     found |= _answers(questions, first, last)
     return {
         one.lab: Observation(
@@ -178,11 +179,20 @@ def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeSta
 class _Question:
     """The question to one of ``nodes`` of a lab; ``slow``: it began to answer, and was not done.
 
-    It is then asked again, with more time, until ``last``.
+    It is then asked again, with more time, until ``last``. ``mute``: its state without an answer.
     """
 
-    def __init__(self, nodes: int, node: Target, plan: Blueprint, ask: Ask, last: Deadline) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        node: Target,
+        plan: Blueprint,
+        ask: Ask,
+        last: Deadline,
+        mute: NodeState,
+    ) -> None:
         self._nodes, self._node, self._plan, self._put, self._last = nodes, node, plan, ask, last
+        self._mute = mute
         self.slow = self._late = False
 
     def answer(self) -> Observed:
@@ -194,9 +204,10 @@ class _Question:
                 if not self._late or self._last.passed:
                     break
         except (LabError, OSError) as error:
-            return _silent(self._nodes, self._node, self._plan, str(error))
+            return _silent(self._nodes, self._node, self._plan, str(error), self._mute)
         found = tuple(found for found, _ in asked.requirements)
         state = node_state(asked.requirements)
+        state = self._mute if state == "unreachable" else state
         return Observed(
             state, found, asked.role, asked.position, slow=self._late, sources=asked.sources
         )
@@ -210,12 +221,17 @@ class _Question:
             raise
 
 
+def _mute(guest: NodeState) -> NodeState:
+    """The state of a node that does not answer: ``unreachable`` only where its guest runs."""
+    return "unknown" if guest == "unknown" else "unreachable"
+
+
 def _silent(
     nodes: int,
     node: Target,
     plan: Blueprint | None,
     why: str,
-    state: NodeState = "unreachable",
+    state: NodeState,
 ) -> Observed:
     """One of ``nodes`` that did not answer: ``why``; its other requirements are unknown."""
 

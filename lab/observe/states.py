@@ -19,7 +19,7 @@ NODE_STATES: Mapping[NodeState, str] = {
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
-    "unknown": "it was not observed within the last 30 s, or never",
+    "unknown": "not observed within the last 30 s, or never; or it and the hypervisor are silent",
 }
 """The states of a node, and their meanings."""
 
@@ -38,7 +38,7 @@ LAB_STATES: Mapping[LabState, str] = {
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",
     "removing": "a command is removing it, or was interrupted",
     "pooled": "ready, and in a warm pool of the service",
-    "unknown": "its nodes were not observed within the last 30 s, or never",
+    "unknown": "its nodes were not observed within the last 30 s, or never, or one is `unknown`",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
 """The states of a lab, and their meanings."""

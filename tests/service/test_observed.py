@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from lab.config.settings import Settings
-from lab.errors import NotReady
+from lab.errors import HostUnfit, NotReady
+from lab.hypervisor import Hypervisor, Unanswered
 from lab.lifecycle.core.context import Context, open_context
 from lab.locks.named import lock
 from lab.observe.account import Account
@@ -227,3 +229,45 @@ def test_connections_are_closed_while_a_job_works_on_a_lab(tmp_path: Path) -> No
             assert done["asked"] == before
         assert here.ask("DELETE", "/v1/labs/shop?wait=30").status_code == 204
         assert until(lambda: done["closed"] or None, Deadline.after(10))
+
+
+def test_labs_are_shown_while_the_hypervisor_is_silent(tmp_path: Path) -> None:
+    """Protects from a list that fails, or calls labs stopped, whose servers answer."""
+    gone = threading.Event()
+    lent: list[Context] = []
+
+    class Leaving:
+        """A hypervisor whose connections break when it goes, and stay broken."""
+
+        def __init__(self, there: Hypervisor) -> None:
+            self.there, self.broken = there, False
+
+        def __getattr__(self, name: str) -> object:
+            self.broken = self.broken or gone.is_set()
+            if self.broken:
+                raise HostUnfit("listing guests: libvirt reports an error")
+            return getattr(self.there, name)
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        if gone.is_set():
+            raise Unanswered("libvirt does not answer")
+        with open_context(settings) as ctx:
+            lent.append(ctx)
+            yield replace(ctx, hypervisor=cast("Hypervisor", Leaving(ctx.hypervisor)))
+
+    with site(tmp_path, opener) as here:
+        lab = here.make("shop")
+        observer = here.service.core.observing.observer
+        gone.set()
+        for _ in range(3):  # also when nothing can be opened any more
+            observer.changed("shop")
+            (shown,) = here.ask("GET", "/v1/labs").json()["items"]
+            assert (shown["state"], shown["name"]) == ("ready", lab["name"])
+        opened = len(lent)
+        gone.clear()
+        for _ in range(2):
+            observer.changed("shop")
+            assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+        assert len(lent) > opened  # a broken connection is not lent again
+        assert here.ask("DELETE", "/v1/labs/shop?wait=30").status_code == 204

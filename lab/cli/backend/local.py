@@ -45,10 +45,30 @@ if TYPE_CHECKING:
 
 
 class LocalSession:
-    """The verbs of the lifecycle in one open context; a ``HostSession``."""
+    """The verbs of the lifecycle in one open context; a ``HostSession``.
+
+    ``context`` may be one that is for reading only: other verbs raise Unanswered then, before they
+    change anything.
+    """
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        self._opened = context
+        self._said = False
+
+    @property
+    def _context(self) -> Context:
+        if self._opened.unanswered is not None:
+            raise self._opened.unanswered
+        return self._opened
+
+    @property
+    def _reading(self) -> Context:
+        why = self._opened.unanswered
+        if why is not None and not self._said:
+            self._said = True
+            text = f"{why.what}: whether guests run is not known ({why.hint})"
+            self._opened.progress.note("hypervisor", text)
+        return self._opened
 
     def up(
         self,
@@ -87,31 +107,31 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle.down import names
 
-        return names(self._context)
+        return names(self._reading)
 
     def labs(self) -> list[LabView]:
         """See Session."""
         from lab.lifecycle.nodes.inspect import labs
 
-        return labs(self._context)
+        return labs(self._reading)
 
     def lab(self, name: str) -> LabView:
         """See Session."""
         from lab.lifecycle.nodes.inspect import lab
 
-        return lab(self._context, name)
+        return lab(self._reading, name)
 
     def status(self, name: str) -> LabStatus:
         """See Session."""
         from lab.lifecycle.nodes.inspect import status
 
-        return status(self._context, name)
+        return status(self._reading, name)
 
     def wait(self, name: str, *, timeout: float) -> LabView:
         """See Session."""
         from lab.lifecycle.wait import wait
 
-        return wait(self._context, name, timeout=timeout)
+        return wait(self._reading, name, timeout=timeout)
 
     def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
         """See Session."""
@@ -242,7 +262,7 @@ class LocalSession:
         from lab.cli.backend.programs import Program
         from lab.lifecycle.node_access import ssh_argv
 
-        return nullcontext(Program(ssh_argv(self._context, name, node)))
+        return nullcontext(Program(ssh_argv(self._reading, name, node)))
 
     def console(self, name: str, node: str) -> Program:
         """See Session."""
@@ -256,15 +276,15 @@ class LocalSession:
         from lab.lifecycle import node_access
 
         if not follow:
-            return node_access.logs(self._context, name, node, source, lines=lines)
-        found = node_access.follow(self._context, name, node, source, lines=lines)
+            return node_access.logs(self._reading, name, node, source, lines=lines)
+        found = node_access.follow(self._reading, name, node, source, lines=lines)
         return (line for line in found if line is not None)
 
     def ca(self) -> Path:
         """See Session."""
         from lab.lifecycle.nodes.home_ca import certificate
 
-        return certificate(self._context.home)
+        return certificate(self._reading.home)
 
     def query(
         self, name: str, node: str | None, statement: str, seconds: float | None = None
@@ -272,25 +292,25 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle.query import query
 
-        return query(self._context, name, node, statement, seconds)
+        return query(self._reading, name, node, statement, seconds)
 
     def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
         """See Session."""
         from lab.lifecycle.query import results
 
-        return results(self._context, name, node, text, database=database)
+        return results(self._reading, name, node, text, database=database)
 
     def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
         """See Session."""
         from lab.lifecycle.query import everywhere
 
-        return everywhere(self._context, name, text, database=database)
+        return everywhere(self._reading, name, text, database=database)
 
     def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """See Session."""
         from lab.lifecycle.query import client
 
-        return client(self._context, name, node, database=database)
+        return client(self._reading, name, node, database=database)
 
     def engines(self) -> list[EngineView]:
         """See Session."""
@@ -566,9 +586,9 @@ class Lifecycle:
     @contextmanager
     def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
         """A session, for as long as the block lasts."""
-        from lab.lifecycle.core.context import open_context
+        from lab.lifecycle.core.context import open_for_reading
 
-        with open_context(settings, listener) as context:
+        with open_for_reading(settings, listener) as context:
             yield LocalSession(context)
 
     def doctor(self, settings: Settings) -> list[Finding]:

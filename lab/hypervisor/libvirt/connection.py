@@ -10,6 +10,7 @@ from typing import Any
 import libvirt
 
 from lab.errors import ROOM_RETRY, Conflict, HostUnfit, LabError, NotFound
+from lab.hypervisor import Unanswered
 from lab.hypervisor.libvirt import session
 
 USE_SESSION = f"an ordinary user needs {session.URI} (the default): unset LAB_LIBVIRT_URI"
@@ -63,7 +64,7 @@ def _unreachable(uri: str, error: libvirt.libvirtError) -> HostUnfit:
             hint=USE_SESSION,
             details=[text],
         )
-    return HostUnfit(
+    return Unanswered(
         f"libvirt does not answer at {uri}",
         hint="`lab doctor` checks whether it is installed and running, `make setup` installs it",
         details=[text],

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import HostUnfit
-from lab.hypervisor import Caution
+from lab.hypervisor import Caution, Unanswered
 from lab.run import find, run
 from lab.wait import Deadline, attempts
 
@@ -186,7 +186,7 @@ def _start(login: Login) -> None:
     for _ in attempts(Deadline.after(START), first=0.02, most=0.2):
         if _listener(login.socket) is not None:
             return
-    raise HostUnfit(
+    raise Unanswered(
         f"libvirtd did not answer at {login.socket} within {START:g} s",
         hint=f"see {log}",
         details=log.read_text(errors="replace").splitlines()[-5:],

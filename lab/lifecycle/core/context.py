@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from lab.config.settings import Settings
 from lab.distribution import extra
 from lab.errors import HostUnfit
 from lab.host import system
-from lab.hypervisor import Hypervisor
+from lab.hypervisor import Hypervisor, Unanswered
+from lab.hypervisor.silent import silent
 from lab.observe.account import Account
 from lab.observe.ways import Page, Rows, SqlAll, SqlText, Ways
 from lab.paths import Home
@@ -54,6 +55,9 @@ def _ask_text(
     return ask_text(account, port, text, timeout=timeout, database=database)
 
 
+Opener = Callable[..., AbstractContextManager["Context"]]
+"""Opens a context from settings and a listener, as ``open_context`` does."""
+
 RunAs = tuple[int, int] | None
 """User and group (ids) that QEMU runs as; None if that is us."""
 
@@ -88,7 +92,8 @@ class Context:
     ``templates``: how many there may be that were made for the origin's project; None: no limit.
     ``data`` is called with the bytes of SQL that were read, and raises LimitReached if a dataset
     must not have so many; None: no limit. ``warm``: seconds for queries
-    that read a dataset's data into memory.
+    that read a dataset's data into memory. ``unanswered``: why the hypervisor cannot be asked, in a
+    context that was opened for reading all the same.
     """
 
     settings: Settings
@@ -105,6 +110,7 @@ class Context:
     page: Page = _page
     kept: Callable[[], Kept] | None = None
     sql_text: SqlText = _ask_text
+    unanswered: Unanswered | None = None
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False
@@ -137,6 +143,31 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
     opened = _HYPERVISORS[hypervisor_of(settings)]
     with open_late(settings.home) as store, opened(settings, store, Progress(listener)) as context:
         yield context
+
+
+@contextmanager
+def open_for_reading(
+    settings: Settings, listener: Listener = ignore, *, opener: Opener = open_context
+) -> Iterator[Context]:
+    """As ``open_context``, or, if the hypervisor does not answer, with what is recorded.
+
+    The context has its ``unanswered`` set then.
+    """
+    with ExitStack() as stack:
+        try:
+            context = stack.enter_context(opener(settings, listener))
+        except Unanswered as why:
+            context = stack.enter_context(_recorded(settings, Progress(listener), why))
+        yield context
+
+
+@contextmanager
+def _recorded(settings: Settings, progress: Progress, why: Unanswered) -> Iterator[Context]:
+    hypervisor = silent(why)
+    with open_late(settings.home) as store:
+        storage = open_storage(settings, None)  # it is read only
+        build = _build(settings, hypervisor)
+        yield Context(settings, store, storage, hypervisor, progress, _ask, build, unanswered=why)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from lab.lifecycle.nodes.connection import (
     links_of,
     published_at,
 )
+from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.standing import remember, roles_of
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
@@ -49,7 +50,7 @@ def labs(ctx: Context) -> list[LabView]:
 
     Their nodes are asked in one round.
     """
-    guests = ctx.hypervisor.guests()
+    guests = known_guests(ctx)
     # Before the record is read: it is the first of a lab to come and the last to go.
     there = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
@@ -64,7 +65,7 @@ def labs(ctx: Context) -> list[LabView]:
 
 def lost(ctx: Context) -> dict[str, LabView]:
     """Labs that are not recorded: only guests, volumes or directories with our tags are left."""
-    guests = ctx.hypervisor.guests()
+    guests = known_guests(ctx)
     there = tagged(ctx, guests)  # before the record is read
     names = {record.name for record in ctx.store.labs.all()}
     return {name: unrecorded(name, guests) for name in sorted(there - names)}
@@ -76,7 +77,7 @@ def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = F
     ``proved``: all nodes that run were found ready just now, so they are not asked again, except
     for the roles that they elect and whom they follow.
     """
-    guests = ctx.hypervisor.guests()
+    guests = known_guests(ctx)
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return unrecorded(name, guests)
@@ -103,7 +104,7 @@ def _times(steps: Sequence[Step]) -> dict[str, Any]:
 
 def status(ctx: Context, name: str) -> LabStatus:
     """One lab, and every requirement of every node, looked at now; raises NotFound."""
-    guests = ctx.hypervisor.guests()
+    guests = known_guests(ctx)
     if ctx.store.labs.find(name) is None:
         return LabStatus(lab(ctx, name), ())
     found = ctx.store.lab_with_nodes(name)
@@ -155,7 +156,7 @@ def record_of(ctx: Context, name: str) -> LabRecord:
     found = ctx.store.labs.find(name)
     if found is not None:
         return found
-    if name in tagged(ctx, ctx.hypervisor.guests()) and ctx.store.labs.find(name) is None:
+    if name in tagged(ctx, known_guests(ctx)) and ctx.store.labs.find(name) is None:
         raise NotFound(
             f"the lab {name} is missing from the state database: only its guests and volumes exist",
             hint=f"`lab status {name}` shows its guests, `lab exec --agent`, `lab logs` and"
@@ -202,7 +203,7 @@ def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
     from lab.lifecycle.nodes.nodes import Node
 
     owner = Owner("lab", name)
-    ours = [g for g in ctx.hypervisor.guests().values() if g.tags.get("owner") == str(owner)]
+    ours = [g for g in known_guests(ctx).values() if g.tags.get("owner") == str(owner)]
     names = sorted(guest.tags.get("node", "") for guest in ours)
     return tuple(Node(owner, node, number, "") for number, node in enumerate(names, 1))
 

@@ -12,6 +12,7 @@ from lab.blueprints import Blueprint
 from lab.errors import LabError, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.nodes import Node
 from lab.observe.ask import THROUGH_PORT, WORST, Ask, ask_node
 from lab.observe.states import NodeState, Requirement
@@ -69,7 +70,7 @@ def first_missing(
             if over.is_set():
                 break
             ctx.progress.halt()
-            if number % 8 == 7 and node.guest not in ctx.hypervisor.guests():
+            if number % 8 == 7 and node.guest not in known_guests(ctx):
                 raise NotReady(
                     f"{node.name} stopped before it was ready",
                     details=tail(ctx.home.console_log(node.guest)),
