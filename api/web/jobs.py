@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -16,6 +16,7 @@ from lab.api.routes.jobs import Id
 from lab.api.web import pages
 from lab.api.web.events import shown
 from lab.api.web.request import Looking, PageRoute, Using
+from lab.state.records import JobKind, JobState
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -27,11 +28,27 @@ def list_page(
     request: Request,
     core: CoreOf,
     caller: Looking,
+    state: JobState | Literal[""] = "",
+    kind: JobKind | Literal[""] = "",
+    lab: Annotated[str, Query(max_length=64)] = "",
     after: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """Jobs, the newest first."""
-    found = routes.list_jobs(core, caller, after=after, limit=_AT_ONCE)
-    return pages.page(request, "jobs.html", jobs=found.items, after=after, next=found.next)
+    """Jobs, the newest first; those of a state, kind or lab only."""
+    found = routes.list_jobs(
+        core, caller, state=state or None, kind=kind or None, lab=lab, after=after, limit=_AT_ONCE
+    )
+    typed = {name: text for name, text in (("state", state), ("kind", kind), ("lab", lab)) if text}
+    return pages.page(
+        request,
+        "jobs.html",
+        jobs=found.items,
+        owners={one.name: one.owner for one in core.store.labs.all() if caller.sees(one.project)},
+        typed=typed,
+        states=get_args(JobState),
+        kinds=sorted(get_args(JobKind)),
+        after=after,
+        next=found.next,
+    )
 
 
 @router.get("/jobs/{job}", operation_id="jobPage")
@@ -39,13 +56,14 @@ def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
     """A job, with its steps."""
     record = caller.job(core, job)
     view = Job.of(record)
-    lab = record.lab and core.store.labs.find(record.lab)
+    labs = {one.name for one in core.store.labs.all() if not one.pool and caller.sees(one.project)}
     return pages.page(
         request,
         "job.html",
         job=view,
         lines=shown(core, caller, view),
-        lab=record.lab if lab and not lab.pool and caller.sees(lab.project) else "",
+        lab=record.lab if record.lab in labs else "",
+        branches=labs,
     )
 
 

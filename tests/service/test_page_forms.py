@@ -189,6 +189,28 @@ def test_a_job_that_has_ended_has_no_running_steps(here: Site) -> None:
     here.ask("DELETE", "/v1/labs/steps?wait=20")
 
 
+def test_jobs_have_what_tells_them_apart(here: Site) -> None:
+    """Protects who looks for a job: duration, project and owner are there, and a filter."""
+    here.make("mine")
+    here.make("other")
+    store = here.service.core.store
+    store.labs.update("mine", owner="eva")
+    (job,) = store.jobs.latest(lab="mine")
+    (other,) = store.jobs.latest(lab="other")
+    with visit(here) as client:
+        page = client.get("/jobs?lab=mine&kind=create&state=").text
+        assert f"/jobs/{job.id}" in page
+        assert f"/jobs/{other.id}" not in page
+        assert f"took {(job.ended_at or 0) - job.created_at:.1f} s" in page
+        assert "admin, eva" in page
+        assert "<option selected>create</option>" in page
+        assert f'data-at="{place_of(client)}/jobs?lab=mine&amp;kind=create&amp;state="' in page
+        assert "There are no such jobs." in client.get("/jobs?state=failed&lab=mine").text
+        assert client.get("/jobs?state=odd").status_code == 404
+    for name in ("mine", "other"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
 def luminance(colour: str) -> float:
     """Of ``#rrggbb``, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]

@@ -145,6 +145,11 @@ def test_the_tree_of_snapshots(here: Site) -> None:
                    branch_ttl="30m", key="k5")  # fmt: skip
         for name in ("twig-1", "twig-2"):
             assert f'href="{place_of(client)}/labs/{name}"' in job
+        here.ask("DELETE", "/v1/labs/twig-2?wait=20")
+        (made,) = here.ask("GET", "/v1/jobs?kind=branch&lab=tree").json()["items"]
+        job = client.get(f"/jobs/{made['id']}").text
+        assert "/labs/twig-1" in job
+        assert "/labs/twig-2" not in job
         parent = unescape(client.get("/labs/twig-1").text)
         assert f'href="{place_of(client)}/labs/tree/snapshots"' in parent
         assert f"tree@{first}" in parent

@@ -24,6 +24,7 @@ from lab.observe.ways import Rows
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.lifecycle_world import World
+from tests.support.page_visit import visit
 from tests.support.pool_world import members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
@@ -84,6 +85,20 @@ def test_a_member_is_offered_when_its_job_has_ended(tmp_path: Path) -> None:
         jobs.update(fill.id, state="succeeded")
         here.service.keeper.keep()
         assert here.service.core.pool.counts()["small"] == 1
+
+
+def test_the_page_of_a_pools_job_has_no_link_to_its_lab(tmp_path: Path) -> None:
+    """Protects the page: a lab of a pool is nobody's yet, and has no page."""
+    with site(tmp_path, pool=(pool(1),)) as here:
+        until_full(here, 1)
+        jobs = here.service.core.store.jobs
+        until(lambda: not jobs.open(), "jobs are open")
+        (fill,) = jobs.latest(kinds=["fill"])
+        with visit(here) as client:
+            page = client.get(f"/jobs/{fill.id}").text
+            assert fill.lab in page
+            assert f"/labs/{fill.lab}" not in page
+            assert 'id="back"' in page
 
 
 def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
