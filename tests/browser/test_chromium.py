@@ -193,6 +193,21 @@ def test_a_link_from_another_site(browser: Browser, here: Serving) -> None:
         expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
 
 
+def test_the_focus_covers_no_hint(browser: Browser, here: Serving) -> None:
+    """Protects who reads: the ring around a field ends above the text below it."""
+    with window(browser, here, "-") as page:
+        field = page.get_by_label("Token")
+        expect(field).to_be_focused()
+        ring = field.evaluate(
+            "one => { const css = getComputedStyle(one);"
+            " return parseFloat(css.outlineWidth) + parseFloat(css.outlineOffset) }"
+        )
+        box, hint = field.bounding_box(), page.locator("#token-hint").bounding_box()
+        assert box
+        assert hint
+        assert box["y"] + box["height"] + ring <= hint["y"]
+
+
 def test_wrong_tokens_and_reading_ones(browser: Browser, here: Serving) -> None:
     """Protects labs from guests; users see what is wrong."""
     body = {"name": "looker", "project": "p", "scope": "read"}
