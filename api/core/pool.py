@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from lab.config.poolfile import WarmPool
@@ -27,6 +28,8 @@ class Pool:
         self._ready: dict[str, list[str]] = {}
         self._unsound: set[str] = set()
         self._failures: dict[str, tuple[int, float]] = {}
+        self._hits = Counter[str]()
+        self._misses = Counter[str]()
 
     def offer(self, ready: Mapping[str, Sequence[str]]) -> None:
         """Replace the members that can be claimed: names by pool, in the order of their use."""
@@ -50,6 +53,16 @@ class Pool:
         """How many labs of each pool can be claimed."""
         with self._lock:
             return {pool.name: len(self._ready.get(pool.name, ())) for pool in self.pools}
+
+    def requested(self, pool: str, *, hit: bool) -> None:
+        """Count a request that the pool serves; ``hit``: it was given a member."""
+        with self._lock:
+            (self._hits if hit else self._misses)[pool] += 1
+
+    def requests(self, pool: str) -> tuple[int, int]:
+        """The hits and misses of a pool since this process began."""
+        with self._lock:
+            return self._hits[pool], self._misses[pool]
 
     def report_unsound(self, name: str) -> None:
         """A member did not answer when it was claimed: the keeper is to remove it."""

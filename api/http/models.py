@@ -489,6 +489,19 @@ class PoolView(BaseModel):
     memory: Annotated[int, Field(description="Of a node, in bytes.")]
     count: int
     ready: int
+    hits: Annotated[
+        int, Field(description="Requests that it served since the service was started.")
+    ]
+    misses: Annotated[int, Field(description="Requests that found none of its labs ready.")]
+
+
+class Usage(BaseModel):
+    """What the labs of a project use; memory and processors: of those that are not stopped."""
+
+    project: str
+    labs: int
+    memory: Annotated[int, Field(description="In bytes.")]
+    processors: int
 
 
 class Host(BaseModel):
@@ -503,9 +516,14 @@ class Host(BaseModel):
     memory_available: Annotated[int, Field(description="In bytes.")]
     ports: Capacity
     processors: int
+    processors_used: Annotated[int, Field(description="Those of all running nodes.")]
     space_free: Annotated[int, Field(description="In bytes.")]
     space_total: Annotated[int, Field(description="In bytes.")]
-    labs: int
+    labs: Annotated[int, Field(description="Without those in pools.")]
+    pooled: Annotated[int, Field(description="Labs in pools; what they use is counted, too.")]
+    projects: Annotated[
+        list[Usage], Field(description="Of the token's project; for administrators, of all.")
+    ]
     waiting: Annotated[int, Field(description="Jobs that wait for room.")]
     pools: list[PoolView]
 

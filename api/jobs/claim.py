@@ -28,10 +28,13 @@ def claim(core: Core, job: JobRecord, request: CreateLab) -> str:
         while name := core.pool.pop(pool.name):
             if _give(core, name, pool.name, job, request):
                 core.metrics.claimed(time.time() - job.created_at)
+                core.pool.requested(pool.name, hit=True)
                 core.pool.wake.set()
                 return name
     if fitting:
         core.metrics.missed()
+    for pool in fitting:
+        core.pool.requested(pool.name, hit=False)
     return ""
 
 

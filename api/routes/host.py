@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -10,25 +11,28 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from lab import host as machine
+from lab.api.core.admission import Need, need_of_lab
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView
+from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView, Usage
 from lab.api.http.units import ID_LIMIT, IN_SECONDS, Seconds
 from lab.lifecycle.gc import gc
 from lab.lifecycle.nodes import home_ca
+from lab.state.records import LabWithNodes
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 
 @router.get("/host", operation_id="getHost")
-def host(core: CoreOf, _: Reader) -> Host:
+def host(core: CoreOf, caller: Reader) -> Host:
     """The host's capabilities and capacity."""
     settings, admission = core.settings, core.admission
     with core.contexts.use() as ctx:
         can, space = ctx.hypervisor.capabilities(), ctx.storage.space()
-        labs = sum(not lab.pool for lab in ctx.store.labs.all())
+        found = ctx.store.labs_with_nodes()
+    labs = [one for one in found if not one.lab.pool]
     used = admission.used()
     first, last = settings.port_range
     return Host(
@@ -41,16 +45,31 @@ def host(core: CoreOf, _: Reader) -> Host:
         memory_available=machine.memory().available,
         ports=Capacity(total=last - first + 1, used=used.ports),
         processors=machine.processors(),
+        processors_used=used.cpus,
         space_free=space.free,
         space_total=space.total,
-        labs=labs,
+        labs=len(labs),
+        pooled=len(found) - len(labs),
+        projects=_projects([one for one in labs if caller.sees(one.lab.project)]),
         waiting=admission.waiting,
         pools=_pools(core),
     )
 
 
+def _projects(labs: Sequence[LabWithNodes]) -> list[Usage]:
+    found = []
+    for project in sorted({one.lab.project for one in labs}):
+        needs = [need_of_lab(one) for one in labs if one.lab.project == project]
+        total = sum(needs, Need())
+        found.append(
+            Usage(project=project, labs=len(needs), memory=total.memory, processors=total.cpus)
+        )
+    return found
+
+
 def _pools(core: Core) -> list[PoolView]:
     ready = core.pool.counts()
+    requests = {pool.name: core.pool.requests(pool.name) for pool in core.pool.pools}
     return [
         PoolView(
             name=pool.name,
@@ -59,6 +78,8 @@ def _pools(core: Core) -> list[PoolView]:
             memory=pool.spec.size.memory,
             count=pool.count,
             ready=ready[pool.name],
+            hits=requests[pool.name][0],
+            misses=requests[pool.name][1],
         )
         for pool in core.pool.pools
     ]

@@ -21,6 +21,7 @@ from lab.lifecycle.service import pool as pools
 from lab.lifecycle.up import up
 from lab.observe.account import Account
 from lab.units import parse_time
+from tests.support.page_visit import visit
 from tests.support.pool_world import SPEC, members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, site
 
@@ -60,10 +61,15 @@ def test_a_member_belongs_to_nobody(here: Site) -> None:
     host = here.ask("GET", "/v1/host").json()
     assert host["pools"] == [
         {"name": "small", "blueprint": "galera", "nodes": 2, "memory": MEMORY, "count": 3,
-         "ready": 3}
+         "ready": 3, "hits": 0, "misses": 0}
     ]  # fmt: skip
-    assert host["labs"] == 0
+    assert (host["labs"], host["pooled"], host["projects"]) == (0, 3, [])
     assert host["memory"]["used"] == 6 * MEMORY
+    assert host["processors_used"] == 6
+    with visit(here) as client:
+        page = client.get("/").text
+    assert "0 labs and 3 in pools" in page
+    assert "pool small: 3 of 3 labs ready, 0 hits, 0 misses" in page
 
 
 def test_a_claimed_lab_is_whole_and_ones_own(here: Site) -> None:
@@ -71,10 +77,18 @@ def test_a_claimed_lab_is_whole_and_ones_own(here: Site) -> None:
     until_full(here, 3)
     before = {lab.name: lab for lab in members(here)}
     token = here.token("claimer", project="shop", labs=1)
+    (pool_before,) = here.ask("GET", "/v1/host").json()["pools"]
     asked = {**BODY, "ttl": 600, "heartbeat": 60, "protected": True, "snapshots": "hourly:2"}
     answer = here.ask("POST", "/v1/labs?wait=30", asked, token=token, Idempotency_Key="one")
     lab = answer.json()
     assert answer.status_code == 201
+    host = here.ask("GET", "/v1/host", token=token).json()
+    assert host["pools"][0]["hits"] == pool_before["hits"] + 1
+    assert host["pools"][0]["misses"] == pool_before["misses"]
+    use = {"project": "shop", "labs": 1, "memory": 2 * MEMORY, "processors": 2}
+    assert host["projects"] == [use]
+    other = here.token("other", project="other")
+    assert here.ask("GET", "/v1/host", token=other).json()["projects"] == []
     old = before[lab["name"]]
     assert (lab["state"], lab["project"], lab["owner"]) == ("ready", "shop", "claimer")
     assert (lab["protected"], lab["heartbeat"], lab["snapshots"]) == (True, 60, "hourly:2")
