@@ -260,9 +260,10 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
         record = caller.lab(core, name)
         core.observing.fresh(one for one in [core.observing.labs().get(name)] if one)
         found = core.observing.seen(name)
-        if found is not None:
+        # Meanwhile it may have been removed, and its name be of another project's lab.
+        if found and not found.record.pool and caller.sees(found.record.project):
             return Lab.of(found.view, found.record, login=login), found.record
-        caller.lab(core, name)  # it was removed meanwhile
+        caller.lab(core, name)
     with core.contexts.use() as ctx:
         view = inspect.lab(ctx, name)
     return Lab.of(view, record, login=login), record

@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,19 @@ from typing import cast
 
 import pytest
 
+from lab.api.core.observing import Observing
+from lab.api.http.auth import Caller
+from lab.api.routes.labs import seen
 from lab.config.settings import Settings
-from lab.errors import HostUnfit, NotReady
+from lab.errors import HostUnfit, NotFound, NotReady
 from lab.hypervisor import Hypervisor, Unanswered
 from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.observe.account import Account
 from lab.observe.sql import Kept
 from lab.observe.ways import Rows
+from lab.state.records import LabWithNodes
 from lab.wait import Deadline, until
 from tests.support.serve_world import Site, site
 
@@ -91,9 +96,9 @@ def test_answers_say_when_they_were_observed(here: Site) -> None:
     assert made["observed_at"] is not None
     listed = here.ask("GET", "/v1/labs").json()["items"][0]
     assert listed["nodes"][0]["observed_at"] == listed["observed_at"]
-    seen = here.service.core.observing.seen("shop")
-    assert seen is not None
-    assert (seen.view.observed_at or 0.0) >= before
+    known = here.service.core.observing.seen("shop")
+    assert known is not None
+    assert (known.view.observed_at or 0.0) >= before
     nodes = here.ask("GET", "/v1/labs/shop/nodes").json()
     assert [node["state"] for node in nodes] == ["ready", "ready"]
 
@@ -159,6 +164,22 @@ def test_a_flood_of_lists_leaves_threads_for_others(here: Site, servers: Servers
         finally:
             over.set()
         assert all(one.exception() is None for one in floods)
+
+
+def test_a_lab_that_was_replaced_meanwhile_is_not_shown(here: Site) -> None:
+    """Protects passwords: its name may be of another project's lab once it was looked at."""
+    token = here.token("former", project="alpha")
+    here.make("shop", token=token)
+    core = here.service.core
+
+    class Replaced(Observing):
+        def fresh(self, labs: Iterable[LabWithNodes]) -> None:
+            super().fresh(labs)
+            core.store.labs.update("shop", project="beta")
+
+    observing = Replaced(replace(core.settings, answer_timeout=0.0), core.store, core.contexts)
+    with pytest.raises(NotFound):
+        seen(replace(core, observing=observing), Caller(tokens.check(core.store, token)), "shop")
 
 
 def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
