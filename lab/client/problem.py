@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lab import errors
-from lab.errors import CommandFailed, Conflict, InvalidSpec, LabError, NotReady
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    InvalidSpec,
+    LabError,
+    NotReady,
+    StatementRefused,
+)
 
 MEDIA_TYPE = "application/problem+json"
 _URN = "urn:lab:error:"
@@ -27,19 +34,23 @@ def error_of(
     found = problem.get("details")
     details = [str(line) for line in found] if isinstance(found, list) else []
     if issubclass(kind, CommandFailed):
-        return _command_failed(problem, what, hint, details)
+        return _command_failed(kind, problem, what, hint, details)
     if status >= 500 and (request := _text(problem, "request_id")):
         details.append(f"request {request} in the service's log")
     return kind(what, hint=hint, details=details, retry_after=retry_after)
 
 
 def _command_failed(
-    problem: Mapping[str, Any], what: str, hint: str, details: list[str]
+    kind: type[LabError], problem: Mapping[str, Any], what: str, hint: str, details: list[str]
 ) -> CommandFailed:
-    program = _text(problem, "program") or what.split(" ", maxsplit=1)[0]
-    exit_status = _int(problem.get("exit_status"), 1)
-    error = CommandFailed([program], exit_status, stderr="\n".join(details), hint=hint)
-    error.what = what  # it names the guest, too
+    status = _int(problem.get("exit_status"), 1)
+    error: CommandFailed
+    if issubclass(kind, StatementRefused):
+        error = StatementRefused(status, "\n".join([what, *details]))
+    else:
+        program = _text(problem, "program") or what.split(" ", maxsplit=1)[0]
+        error = CommandFailed([program], status, stderr="\n".join(details), hint=hint)
+    error.what = what  # it names the guest, too, or the statement's state
     error.args = (what,)
     return error
 

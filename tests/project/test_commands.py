@@ -56,7 +56,7 @@ OURS: dict[str, frozenset[str]] = {
     "testvm/runner.py": frozenset({"*([] if named else [TESTS])", "*pytest_options(options)"}),
     # in a guest: databases are checked, engines' facts are those of an image that was checked
     "lab/lifecycle/datasets/loader.py": frozenset(
-        {"*_plain(databases)", "apply", "engine.config_path", "engine.service",
+        {"*_plain(databases)", "apply", "with_accounts", "engine.config_path", "engine.service",
          "self._engine.config_path", "self._engine.service", "str(size)"}
     ),
     "lab/lifecycle/node_access.py": frozenset(
@@ -64,6 +64,13 @@ OURS: dict[str, frozenset[str]] = {
          "*engine_units(ctx, node_of(ctx, name, node).image)"}
     ),
     "lab/lifecycle/nodes/readiness.py": frozenset({"*engine_units(ctx, node.image)"}),
+    # one word behind the address of a node, where a shell reads it
+    "lab/cli/terminal/in_node.py": frozenset(
+        {"*with_options(self._way, 'ControlMaster=no')", "command"}
+    ),
+    # behind `sh -c SCRIPT sh`, so they are its arguments, which the script puts behind `--`
+    "lab/cli/verbs/copy.py": frozenset({"*wanted", "there.path"}),
+    "lab/lifecycle/query.py": frozenset({"found"}),  # a program's absolute path
     # names of volumes, snapshots and file systems, which begin with the name of a pool
     "lab/storage/zfs/commands.py": frozenset({"*args", "*args[:-1]", "*columns", "args[-1]"}),
     "lab/storage/zfs/driver.py": frozenset({"*args", "found.name", "name"}),

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import distribution
 from lab.errors import CommandFailed
 from lab.run import Completed, run
 from lab.wait import Deadline, until
@@ -220,7 +221,7 @@ def test_what_is_to_be_installed_for_the_service_is_what_it_needs() -> None:
     }
     installed |= {word.removeprefix("$py-") for word in installed}
     needed = [one for one in requires("dbos") or [] if "extra ==" not in one]
-    needed += [one for one in requires("lab") or [] if 'extra == "serve"' in one]
+    needed += [one for one in requires(distribution.NAME) or [] if 'extra == "serve"' in one]
     names = {re.split(r"[><=!~ ;]", one)[0].lower() for one in needed}
     # The first comes with lab itself; of the second only the part that is not made for FreeBSD.
     names -= {"pyyaml"}

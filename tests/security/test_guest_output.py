@@ -183,6 +183,6 @@ def test_the_client_program_gives_servers_no_files(
     monkeypatch.setenv("PATH", str(client.parent))
     with program(Account("lab", "secret", ca="/ca.pem"), 3306, tmp_path / "options") as found:
         text = (tmp_path / "options").read_text()
-        assert found.argv == [str(client), f"--defaults-extra-file={tmp_path / 'options'}"]
+        assert found.argv == [str(client), f"--defaults-file={tmp_path / 'options'}"]
     assert "local-infile=0\n" in text
     assert "ssl-ca=/ca.pem\nssl-verify-server-cert\n" in text

@@ -101,7 +101,7 @@ def test_several_branches_of_a_snapshot(here: Site) -> None:
         ({"name": "a" * 24, "count": 2}, 422),
         ({"at": "teapot"}, 404),
         ({"name": "shop"}, 409),
-        ({"ttl": "300d"}, 403),
+        ({"ttl": "300d"}, 429),
     ],
 )
 def test_what_is_refused_makes_nothing(here: Site, body: dict[str, object], status: int) -> None:

@@ -99,7 +99,7 @@ def test_errors_are_problems(here: Site) -> None:
         (here.ask("GET", "/v1/labs/absent"), 404, "not-found"),
         (here.ask("GET", "/nowhere"), 404, "not-found"),
         (here.ask("PUT", "/v1/labs"), 405, "method-not-allowed"),
-        (here.ask("POST", "/v1/labs", {**BODY, "ttl": 1e7}), 403, "forbidden"),
+        (here.ask("POST", "/v1/labs", {**BODY, "ttl": 1e7}), 429, "limit-reached"),
     ):
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
@@ -228,7 +228,7 @@ def test_quotas_hold_whatever_comes_at_once(here: Site) -> None:
         == "the project quota is limited to 2 labs, and would have 3 with this lab"
     )
     long = here.ask("POST", "/v1/labs", {**BODY, "ttl": 3600}, token=token)
-    assert long.status_code == 403
+    assert long.status_code == 429
 
 
 def test_the_host_and_who_did_what(here: Site) -> None:

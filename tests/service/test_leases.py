@@ -71,7 +71,7 @@ def test_signs_of_life_are_leases(here: Site) -> None:
     """Protects the limits of tokens: no heartbeat gives more than they allow."""
     short = here.token("short", ttl=600.0)
     body = {**BODY, "ttl": 60, "heartbeat": 3600}
-    assert here.ask("POST", "/v1/labs", body, token=short).status_code == 403
+    assert here.ask("POST", "/v1/labs", body, token=short).status_code == 429
 
 
 def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:

@@ -54,7 +54,7 @@ def test_it_is_refused_as_the_lab_would_be(here: Site) -> None:
     """Protects quotas and caps from a preview that promises what is then refused."""
     small = here.token("small", project="small", nodes=1)
     for body, token, status in (
-        ({**BODY, "ttl": 7201}, "", 403),
+        ({**BODY, "ttl": 7201}, "", 429),
         ({**BODY, "blueprint": "teapot"}, "", 422),
         ({**BODY, "profile": "teapot"}, "", 422),
         ({**BODY, "nodes": 9}, "", 429),

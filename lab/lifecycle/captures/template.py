@@ -360,10 +360,12 @@ def _engines_failure(
     Not if the user chose the image or what its servers start with, and not if it has formed a
     cluster before: the same image works here then.
     """
-    # Nor if another size than usual was requested: a server may need more.
+    # Nor if nodes are smaller than usual: a server may need more.
+    usual = NodeSize()
     if (
         _given(spec)
-        or spec.size != NodeSize(disk=spec.size.disk)
+        or spec.size.memory < usual.memory
+        or spec.size.cpus < usual.cpus
         or any(r.image == image.key and r.state != "building" for r in ctx.store.templates.all())
     ):
         return nullcontext()

@@ -24,6 +24,7 @@ from lab.errors import (
     LimitReached,
     NotFound,
     NotReady,
+    StatementRefused,
     Unauthorized,
 )
 from lab.progress import Event
@@ -134,7 +135,7 @@ def test_refusals_are_our_errors(client: Client, here: Site) -> None:
         client.create(LabSpec("galera"), nodes=1)
     with pytest.raises(InvalidSpec, match="1 to 9 nodes"):
         client.create("galera", nodes=12)
-    with pytest.raises(Forbidden, match="limited to"):
+    with pytest.raises(LimitReached, match="limited to"):
         client.create("galera", nodes=1, memory=MEMORY, ttl=1e6)
     with pytest.raises(NotFound, match="absent"):
         client.extend("absent", 60)
@@ -224,13 +225,15 @@ def test_every_error_survives_the_way() -> None:
         made: Any
         if kind is CommandFailed:
             made = CommandFailed(["mariadb"], -9, stderr="a\nb", where="n1", hint="h")
+        elif kind is StatementRefused:
+            made = StatementRefused(1146, "no such table\na\nb", "42S02")
         else:
             made = kind("what", hint="h", details=["a", "b"])
         back = error_of(json.loads(json.dumps(problem(made))))
         assert (type(back), back.what, back.hint, back.details) == (
-            kind, made.what, "h", ("a", "b"),
+            kind, made.what, made.hint, ("a", "b"),
         )  # fmt: skip
-        if isinstance(back, CommandFailed):
+        if kind is CommandFailed:
             assert (back.argv, back.status, str(back)) == (("mariadb",), -9, str(made))
     assert type(error_of({"type": "urn:lab:error:of-tomorrow", "status": 409})) is Conflict
     limit = error_of({"status": 429}, retry_after=3.0)

@@ -141,9 +141,9 @@ def test_files_are_in_order(tmp_path: Path) -> None:
 
 
 PINNED = {
-    "mariadb": "248b00fada6ba0ec",
-    "mysql": "12c763c9d93f2d6c",
-    "percona-xtradb-cluster": "63fa3957824b625b",
+    "mariadb": "15f6f0fd44f6be45",
+    "mysql": "7891d95ce5c07896",
+    "percona-xtradb-cluster": "ffe06a1f0bed89ee",
 }
 """Keys of recipes with neither a builder nor a guest: of what the recipes themselves have."""
 

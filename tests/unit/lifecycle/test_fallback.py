@@ -36,6 +36,7 @@ from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, ra
 
 PERCONA = "percona-xtradb-cluster"
 SPEC = LabSpec("pxc", "shop", nodes=2, size=SIZE)
+USUAL = LabSpec("pxc", "shop", nodes=2)
 BROKEN = CommandFailed(
     ["mmdebstrap"], 100, stderr="E: Unable to correct problems\nqpress: not installable",
     hint="the whole build log is there",
@@ -289,8 +290,13 @@ NOT_READY = NotReady("n1 is not ready: required: Synced; found: nothing", detail
 
 def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> None:
     builder.failing.clear()
+    small = replace(SPEC, size=replace(USUAL.size, memory=USUAL.size.memory // 2))
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
-        assert up(ctx, SPEC).engine == "mariadb"
+        with pytest.raises(NotReady):
+            up(ctx, small)  # a server may need more memory: not the engine's fault
+        assert failures.recent(ctx.home) == {}
+    with world.open(at("form.begin", raising(NOT_READY))) as ctx:
+        assert up(ctx, USUAL).engine == "mariadb"
         failure = failures.recent(ctx.home)[PERCONA]
         assert f"{PERCONA} could not form a cluster on " in str(failure)
         assert "[ERROR] x" in Path(failure.log).read_text()
@@ -299,9 +305,9 @@ def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> 
     assert "  [ERROR] x" in world.notes
     assert [note for note in world.notes if "using MariaDB with Galera" in note]
     with world.open() as ctx:
-        assert up(ctx, replace(SPEC, name="b")).engine == "mariadb"
+        assert up(ctx, replace(USUAL, name="b")).engine == "mariadb"
         image.build(ctx, PERCONA)
-        assert up(ctx, replace(SPEC, name="c")).engine == "percona"
+        assert up(ctx, replace(USUAL, name="c")).engine == "percona"
 
 
 def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder) -> None:
