@@ -278,6 +278,8 @@ def test_curl_and_a_job_that_fails(
 ) -> None:
     """Protects a pipeline from a wait without an end, and its log from silence."""
     monkeypatch.setattr(here.service.core.limits.waits, "per_token", 0)
+    # As if the disk had space when the job was submitted.
+    monkeypatch.setattr("lab.api.jobs.submit._FILL", frozenset())
     settings = here.service.core.settings
     floor = settings.space_floor
     object.__setattr__(settings, "space_floor", 1 << 62)
