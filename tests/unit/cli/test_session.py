@@ -185,9 +185,11 @@ import os, subprocess, socket, sys, time
 os.environ["XDG_RUNTIME_DIR"] = sys.argv[1]
 os.environ["HOME"] = sys.argv[1]
 os.environ["PATH"] = sys.argv[2]
+from lab import run
 from lab.errors import HostUnfit
 from lab.hypervisor.libvirt import session
 from pathlib import Path
+run._SYSTEM = ()  # where this machine may have tini
 began = time.monotonic()
 login = session.Login(uid=12345, run=Path(sys.argv[1]) / "run")
 try:

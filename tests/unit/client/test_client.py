@@ -233,7 +233,7 @@ def test_every_error_survives_the_way() -> None:
         assert (type(back), back.what, back.hint, back.details) == (
             kind, made.what, made.hint, ("a", "b"),
         )  # fmt: skip
-        if kind is CommandFailed:
+        if kind is CommandFailed and isinstance(back, CommandFailed):
             assert (back.argv, back.status, str(back)) == (("mariadb",), -9, str(made))
     assert type(error_of({"type": "urn:lab:error:of-tomorrow", "status": 409})) is Conflict
     limit = error_of({"status": 429}, retry_after=3.0)

@@ -86,7 +86,7 @@ def test_a_switchover(world: World) -> None:
         assert roles(start(ctx, "shop", timeout=10, pace=FAST)) == ["replica", "source", "replica"]
         power.stop(ctx, "shop", node="n2")
         assert lab(ctx, "shop").endpoints["rw"] == ("n2",), "nobody writes: the last that did"
-        with pytest.raises(NotReady, match="no node of shop answers as its primary"):
+        with pytest.raises(NotReady, match="no node of shop answers as its source"):
             query(ctx, "shop", None, "SELECT 1")
         back = start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert roles(back) == ["replica", "source", "replica"]
