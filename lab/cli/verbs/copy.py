@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,8 +33,10 @@ _STREAM = "-"
 
 _WRITE = """\
 [ ! -d "$1" ] || { printf '%s is a directory\\n' "$1" >&2; exit 1; }
-cat >"$1.lab-cp" && mv -f "$1.lab-cp" "$1"
+exec cat >"$2"
 """
+_PLACE = 'exec mv -f "$1" "$2"'
+"""By a command of its own: to the first, the end of the data and of the connection are the same."""
 _READ = """\
 [ ! -d "$1" ] || {
     printf '%s is a directory: copy it to one, or use tar with `lab exec`\\n' "$1" >&2; exit 1
@@ -120,11 +123,21 @@ def cp(
         opened = session.ssh(there.lab, there.node)
     with opened as way:
         if _STREAM in (source, target):
-            script, stdin = (_WRITE, True) if source == _STREAM else (_READ, False)
-            argv = ["sh", "-c", script, "sh", there.path]
-            code = run_in_node(
-                way.argv, there.node, argv, app.interrupts, stdin=stdin, timeout=_DAY, env=way.env
-            )
+
+            def there_by(script: str, *words: str, stdin: bool = False) -> int:
+                argv = ["sh", "-c", script, "sh", *words]
+                return run_in_node(
+                    way.argv, there.node, argv, app.interrupts,
+                    stdin=stdin, timeout=_DAY, env=way.env,
+                )  # fmt: skip
+
+            if source == _STREAM:
+                part = f"{there.path}.lab-cp-{secrets.token_hex(4)}"
+                code = there_by(_WRITE, there.path, part, stdin=True) or there_by(
+                    _PLACE, part, there.path
+                )
+            else:
+                code = there_by(_READ, there.path)
             return CommandFailed.exit_code if code == 1 else code
         require("scp", package="openssh-client")
         login = way.argv[-1]

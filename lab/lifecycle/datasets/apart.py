@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ SECONDS = 24 * 3600
 """Of processor time: 100 MB a second are read."""
 _STALL = 1800.0
 _IDLE = 1.0
+_LOOK_EVERY = 1.0
+"""Seconds between two looks whether the process that waits is still there."""
 _SAY_EVERY = 0.2
 _ANSWER_LIMIT = 64 * MIB
 _KINDS: Mapping[str, type[Any]] = {
@@ -172,7 +175,7 @@ def _apart(
         asked.touch(0o600)
         asked.write_bytes(msgspec.json.encode(request))
     main_of = _MAIN.format([one for one in sys.path if one], __name__)
-    argv = [sys.executable, "-c", main_of, str(asked), str(answered)]
+    argv = [sys.executable, "-c", main_of, str(asked), str(answered), str(os.getpid())]
     done, stalled = 0, Deadline.after(_STALL)
     try:
         with contextlib.closing(run.lines(argv, idle=_IDLE)) as said:
@@ -225,21 +228,19 @@ _MAIN = """\
 import sys
 sys.path[:] = {!r}
 from {} import main
-main(sys.argv[1], sys.argv[2])
+main(*sys.argv[1:])
 """
 
 
-def main(asked: str, answered: str) -> None:
-    """Read what the file ``asked`` says, and write the file ``answered``."""
-    parent = os.getppid()
+def main(asked: str, answered: str, parent: str) -> None:
+    """Read what the file ``asked`` says, and write ``answered``, unless ``parent`` ends."""
+    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     request = msgspec.json.decode(Path(asked).read_bytes(), type=_Request)
     _limit(request)
     said, last = 0.0, 0
 
     def progress(done: int) -> None:
         nonlocal said, last
-        if os.getppid() != parent:
-            os._exit(1)  # nobody waits any more
         last = done
         if time.monotonic() - said >= _SAY_EVERY:
             said = time.monotonic()
@@ -256,6 +257,14 @@ def main(asked: str, answered: str) -> None:
     path = Path(answered)
     path.touch(0o600)
     path.write_bytes(msgspec.json.encode(answer))
+
+
+def _end_with(parent: int) -> None:
+    """End this process when ``parent`` has ended: a read may wait for bytes that never come."""
+    never = threading.Event()
+    while os.getppid() == parent:
+        never.wait(_LOOK_EVERY)
+    os._exit(1)  # nobody waits for an answer any more
 
 
 def _say(done: int) -> None:

@@ -6,7 +6,9 @@ import gzip
 import lzma
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 
 from lab.cli import main
 from lab.lifecycle.nodes.ssh import ssh_command
+from lab.wait import Deadline, until
 from tests.support.ssh_server import shell_server
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
@@ -91,6 +94,38 @@ def test_streams(
     assert sorted(path.name for path in (tmp_path / "node").iterdir()) == ["-x y", "new"]
     assert main(["cp", f"shop:n1:{tmp_path}/node", "-"], lifecycle=world) == 6
     assert b"is a directory" in capfdbinary.readouterr().err
+
+
+def test_a_stream_that_breaks_replaces_nothing(world: FakeLifecycle, tmp_path: Path) -> None:
+    """Protects the file that is there: the end of a connection is not the end of the data."""
+    target = tmp_path / "node/kept"
+    target.write_bytes(b"whole")
+    read, write = os.pipe()
+    os.write(write, b"half")
+    before = os.dup(0)
+    os.dup2(read, 0)
+
+    def broken() -> None:
+        def arrived() -> bool | None:
+            parts = [one for one in target.parent.iterdir() if one != target]
+            return any(one.read_bytes() == b"half" for one in parts) or None
+
+        until(arrived, Deadline.after(20.0))
+        children = Path("/proc/self/task").glob("*/children")
+        for child in " ".join(path.read_text() for path in children).split():
+            if Path(f"/proc/{child}/comm").read_text() == "ssh\n":
+                os.kill(int(child), signal.SIGKILL)
+
+    breaking = threading.Thread(target=broken)
+    breaking.start()
+    try:
+        assert main(["cp", "-", f"shop:n1:{target}"], lifecycle=world) != 0
+    finally:
+        breaking.join()
+        os.dup2(before, 0)
+        for one in (before, read, write):
+            os.close(one)
+    assert target.read_bytes() == b"whole"
 
 
 def test_what_is_not_there(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +19,8 @@ from lab.lifecycle.datasets import apart
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.apart import _Request
 from lab.units import MIB
+from lab.wait import Deadline, until
+from tests import ROOT
 
 SQL = "CREATE TABLE t (id INT);\nINSERT INTO t VALUES (1);\n"
 
@@ -76,6 +80,40 @@ def test_it_is_ended_with_what_it_waits_for(tmp_path: Path) -> None:
         apart.spool(parse(str(path)), [], tmp_path / "spool", "shop", interrupted, Selection())
     assert time.monotonic() - began < 30
     assert seen == [0], "nothing was read, and still it could be ended"
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from lab.datasets.live import Selection
+from lab.datasets.source import parse
+from lab.lifecycle.datasets import apart
+apart.spool(parse(sys.argv[1]), [], Path(sys.argv[2]), "shop", lambda _: None, Selection())
+"""
+
+
+def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """Protects a host from readers that wait for bytes of a server or pipe for ever."""
+    path = tmp_path / "shop.sql"
+    os.mkfifo(path)
+    argv = [sys.executable, "-c", WAITING, str(path), str(tmp_path / "spool")]
+    with subprocess.Popen(argv, cwd=ROOT) as parent:
+        with path.open("wb"):  # the reader has opened the other end
+            parent.kill()
+            parent.wait()
+
+            def ended() -> bool | None:
+                there = [one for one in Path("/proc").glob("[0-9]*/cmdline") if _of(one, tmp_path)]
+                return not there or None
+
+            assert until(ended, Deadline.after(10.0))
+
+
+def _of(cmdline: Path, work: Path) -> bool:
+    try:
+        return f"{work}/request".encode() in cmdline.read_bytes()
+    except OSError:
+        return False
 
 
 def test_its_processor_time_ends(tmp_path: Path) -> None:
