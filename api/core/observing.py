@@ -178,6 +178,8 @@ class Observing:
                 self._busy[name] -= 1
                 if not self._busy[name]:
                     del self._busy[name]
+                if name in self._lost[1]:
+                    self._lost = float("-inf"), {}
             self.observer.changed(name)
 
     def _known(self) -> Mapping[str, Hashable]:

@@ -67,6 +67,7 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
     lost = observing.lost(wait=wait) if caller.project is None and not wanted.project else {}
     if labs is None or lost is None:
         return None
+    lost = {name: view for name, view in lost.items() if name not in labs}  # as of seconds ago
     names = _visible(labs, lost, caller, wanted)
     look = [labs[name] for name in names if name not in lost]
     if wanted.state is None:
@@ -106,5 +107,5 @@ def _visible(
         and wanted.project in ("", found.lab.project)
     ]
     if not wanted.blueprint:
-        names += [name for name in lost if name not in labs and name > wanted.after]
+        names += [name for name in lost if name > wanted.after]
     return sorted(names)

@@ -182,6 +182,23 @@ def test_a_lab_that_was_replaced_meanwhile_is_not_shown(here: Site) -> None:
         seen(replace(core, observing=observing), Caller(tokens.check(core.store, token)), "shop")
 
 
+def test_what_is_left_of_a_lab_is_listed_until_it_is_removed(here: Site) -> None:
+    """Protects lists from showing it seconds later, and instead of a new lab of the name."""
+
+    def states() -> list[str]:
+        return [lab["state"] for lab in here.ask("GET", "/v1/labs").json()["items"]]
+
+    here.make("shop")
+    here.service.core.store.labs.remove("shop")
+    here.service.core.observing._lost = (float("-inf"), {})  # it is looked up now
+    assert states() == ["unrecorded"]
+    answer = here.ask("DELETE", "/v1/labs/shop?wait=30&force=true")
+    assert answer.status_code == 204, answer.text
+    assert states() == []
+    here.make("shop")
+    assert states() == ["ready"]
+
+
 def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
     """Protects a host with many labs from the readers of a few."""
     for name in ("a1", "a2", "a3"):
