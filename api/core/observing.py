@@ -145,8 +145,6 @@ class Observing:
         if known is not None and known[0] is found and known[1] is last:
             return known[2]
         seen = Seen(found.lab, view_of(self._settings, found, last))
-        if last is not None:
-            remember(self._store, found, last)
         with self._lock:
             self._seen[name] = (found, last, seen)
         return seen
@@ -212,13 +210,22 @@ class Observing:
         for name in names:
             if name in labs:
                 asked = subject(ctx.settings, labs[name])
-                found[name] = partial(self._look, self._ways(ctx, asked), asked, guests, within)
+                ways = self._ways(ctx, asked)
+                found[name] = partial(self._look, labs[name], ways, asked, guests, within)
         return found
 
     def _look(
-        self, ways: Ways, asked: Subject, guests: Mapping[GuestName, Guest], within: float
+        self,
+        found: LabWithNodes,
+        ways: Ways,
+        asked: Subject,
+        guests: Mapping[GuestName, Guest],
+        within: float,
     ) -> Observation:
-        return observe(ways, [asked], guests, within=within)[asked.lab]
+        seen = observe(ways, [asked], guests, within=within)[asked.lab]
+        # Here, since readers may be in the event loop, where nothing may wait for the record.
+        remember(self._store, found, seen)
+        return seen
 
     def _ways(self, ctx: Context, asked: Subject) -> Ways:
         kept = self._connections(ctx, asked.lab) if asked.asked else None
