@@ -27,6 +27,7 @@ from lab.hypervisor import Capabilities
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
 from lab.lifecycle.up import up
@@ -44,6 +45,12 @@ Verb = Callable[[Context], object]
 
 SIZE = NodeSize(memory=384 * MIB)
 SPEC = LabSpec("galera", nodes=2, size=SIZE)
+
+
+def unobserved(view: LabView) -> list[NodeView]:
+    """The nodes of a lab, but for when they were asked."""
+    return [replace(node, observed_at=None) for node in view.nodes]
+
 
 _KEPT = ("images/", "templates/", "logs/images/")
 """Files of images and templates, looked at through their records."""

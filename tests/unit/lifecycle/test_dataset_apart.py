@@ -97,16 +97,15 @@ def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "shop.sql"
     os.mkfifo(path)
     argv = [sys.executable, "-c", WAITING, str(path), str(tmp_path / "spool")]
-    with subprocess.Popen(argv, cwd=ROOT) as parent:
-        with path.open("wb"):  # the reader has opened the other end
-            parent.kill()
-            parent.wait()
 
-            def ended() -> bool | None:
-                there = [one for one in Path("/proc").glob("[0-9]*/cmdline") if _of(one, tmp_path)]
-                return not there or None
+    def ended() -> bool | None:
+        there = [one for one in Path("/proc").glob("[0-9]*/cmdline") if _of(one, tmp_path)]
+        return not there or None
 
-            assert until(ended, Deadline.after(10.0))
+    with subprocess.Popen(argv, cwd=ROOT) as parent, path.open("wb"):  # the reader has it open
+        parent.kill()
+        parent.wait()
+        assert until(ended, Deadline.after(10.0))
 
 
 def _of(cmdline: Path, work: Path) -> bool:

@@ -36,6 +36,7 @@ from tests.support.lifecycle_world import (
     make_template,
     named,
     raising,
+    unobserved,
 )
 
 QEMU = "qemu-system-x86_64: error: failed to set MSR 0x48f to 0x7fffff00036dfb"
@@ -202,7 +203,7 @@ def test_going_back_boots_where_ram_is_not_restored(world: World) -> None:
         assert (view.state, view.started) == ("ready", "cold")
         assert QEMU in view.why_cold
         assert view.password == before.password
-        assert [n.addresses for n in view.nodes] == [n.addresses for n in before.nodes]
+        assert unobserved(view) == unobserved(before)
         assert query(ctx, "shop", "n2", "SELECT 1").rows
         assert list(states(ctx).values()) == ["broken"]
         assert len([note for note in world.notes if QEMU in note and "boots" in note]) == 1
