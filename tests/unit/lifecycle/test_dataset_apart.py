@@ -93,7 +93,7 @@ apart.spool(parse(sys.argv[1]), [], Path(sys.argv[2]), "shop", lambda _: None, S
 
 
 def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    """Protects a host from readers that wait for bytes of a server or pipe for ever."""
+    """Protects a host from readers that wait for bytes of a server or pipe without end."""
     path = tmp_path / "shop.sql"
     os.mkfifo(path)
     argv = [sys.executable, "-c", WAITING, str(path), str(tmp_path / "spool")]
