@@ -12,7 +12,7 @@ from lab.api import web
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http import dependencies, problems
-from lab.api.http.auth import FailedLogins, KnownTokens, Needs, Reader
+from lab.api.http.auth import FailedLogins, Needs, Reader
 from lab.api.http.middleware import RequestMiddleware
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes import (
@@ -90,7 +90,6 @@ def create_app(core: Core, jobs: Jobs) -> FastAPI:
         redirect_slashes=False,
     )
     dependencies.install(app, core, jobs)
-    app.state.known = KnownTokens()
     app.state.failures = FailedLogins(core.settings.serve.failed_auth)
     for router in _ROUTERS:
         app.include_router(router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lab.api.background.idle import IdleWatch
@@ -91,6 +92,7 @@ class Service:
         if self.jobs.finish(grace):
             parts["jobs"] = self.jobs.close
         parts |= {"events": self.core.events.close, "contexts": self.core.contexts.close}
+        parts["tokens"] = partial(self.core.known.record_uses, self.core.store)
         if self.core.trace:
             parts["trace"] = self.core.trace.close
         close_all(parts, _PATIENCE)

@@ -65,6 +65,8 @@ class Sweeper:
         uploads.prune(core, now)
         if now - self._rotated >= _ROTATE_EVERY:
             self._rotated = now
+            with isolated("sweeper", "tokens"):
+                core.known.record_uses(core.store)
             self._rotate()
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lab.api.core.admission import Admission
 from lab.api.core.contexts import Contexts, Opener
+from lab.api.core.known import KnownTokens
 from lab.api.core.limits import Limits
 from lab.api.core.observing import Observing
 from lab.api.core.pool import Pool
@@ -47,6 +48,7 @@ class Core:
     space: CachedSpace
     observing: Observing
     limits: Limits
+    known: KnownTokens = field(default_factory=KnownTokens)
     loads: dict[str, int] = field(default_factory=dict)
     ready: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)

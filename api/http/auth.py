@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
@@ -115,40 +114,6 @@ class FailedLogins:
             return True
 
 
-class KnownTokens:
-    """Tokens that were found valid, and nothing was stored since: they need no look-up.
-
-    For use in the service's loop and its threads.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._version: object = None
-        self._found: dict[bytes, TokenRecord] = {}
-
-    def find(self, store: Store, text: str) -> TokenRecord | None:
-        """The record of a token; None if it is to be checked. Takes microseconds."""
-        version, key = store.version(), _key(text)
-        with self._lock:
-            record = self._found.get(key) if version == self._version else None
-        return record if record is not None and tokens.valid(record) else None
-
-    def check(self, store: Store, text: str) -> TokenRecord:
-        """``tokens.check``, remembered."""
-        version = store.version()  # of before: what is stored meanwhile makes it another
-        record = tokens.check(store, text)
-        with self._lock:
-            if version != self._version or len(self._found) >= _ADDRESSES:
-                self._version, self._found = version, {}
-            self._found[_key(text)] = record
-        return record
-
-
-def _key(text: str) -> bytes:
-    # Not the token itself, and what is compared is not what a client sends.
-    return hashlib.sha256(text.encode(errors="replace")).digest()
-
-
 def bearer(request: HTTPConnection) -> str | None:
     """The token in a request's headers."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
@@ -162,9 +127,10 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
     """
     if text is None:
         raise Unauthorized("a token is required", hint="send it as: Authorization: Bearer TOKEN")
-    store = core_of(request).store
+    core = core_of(request)
+    store = core.store
     try:
-        caller = Caller(request.app.state.known.check(store, text))
+        caller = Caller(core.known.check(store, text))
     except Unauthorized:
         address = request.client.host if request.client else ""
         if request.app.state.failures.failed(address):
@@ -182,7 +148,8 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
 
 def known(request: HTTPConnection, text: str | None) -> Caller | None:
     """``identified``, without a look-up; None if one is needed."""
-    record = request.app.state.known.find(core_of(request).store, text) if text else None
+    core = core_of(request)
+    record = core.known.find(core.store, text) if text else None
     if record is None:
         return None
     request.state.caller = Caller(record)

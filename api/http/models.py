@@ -10,6 +10,7 @@ from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.blueprints import Known
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.core.views import LabView, NodeView
+from lab.lifecycle.service import token as tokens
 from lab.names import LAB_NAME_LIMIT
 from lab.observe.states import NodeState
 from lab.spec import NODES_LIMIT
@@ -557,6 +558,18 @@ class TokenRequest(Asked):
     ] = None
 
 
+class Used(BaseModel):
+    """What a project has of all that quotas limit, jobs that have not ended included."""
+
+    labs: int
+    nodes: int
+    memory: Annotated[int, Field(description="In bytes.")]
+    cpus: int
+    disk: Annotated[int, Field(description="In bytes.")]
+    snapshots: int
+    templates: int
+
+
 class Token(BaseModel):
     """A token, without its text. Null: not limited, except by the service's settings."""
 
@@ -575,9 +588,13 @@ class Token(BaseModel):
     max_snapshots: int | None
     max_templates: int | None
     max_ttl: Annotated[float | None, Field(description="In seconds.")]
+    last_used_at: Annotated[Time | None, Field(description="Null: never.")]
+    used: Annotated[
+        Used, Field(description="What its project has now, counted as its quotas count it.")
+    ]
 
     @staticmethod
-    def of(record: TokenRecord) -> Token:
+    def of(record: TokenRecord, *, last_used_at: float | None, used: tokens.Used) -> Token:
         """``record`` as the API returns it."""
         return Token(
             id=record.id,
@@ -595,6 +612,8 @@ class Token(BaseModel):
             max_snapshots=record.max_snapshots,
             max_templates=record.max_templates,
             max_ttl=record.max_ttl,
+            last_used_at=last_used_at,
+            used=Used(**vars(used)),
         )
 
 

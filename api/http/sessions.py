@@ -84,5 +84,9 @@ def session_caller(request: HTTPConnection) -> Caller | None:
     sessions, place = request.app.state.sessions, place_of(request)
     found = (sessions.token_of(place, text) for text in cookies(request))
     token = next(filter(None, found), None)
-    record = core_of(request).store.tokens.find(token) if token else None
-    return Caller(record) if record is not None and valid(record) else None
+    core = core_of(request)
+    record = core.store.tokens.find(token) if token else None
+    if record is None or not valid(record):
+        return None
+    core.known.used(record.id)
+    return Caller(record)

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
-from lab import schedule
 from lab.api.core.core import Core
 from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, guests_of, read_facts
-from lab.blueprints import NodePlan, foreseen
+from lab.blueprints import foreseen
 from lab.errors import LabError, LimitReached
-from lab.imagebuild.recipe import load, recipes
-from lab.lifecycle import dataset, snapshot
+from lab.lifecycle import dataset, usage
+from lab.lifecycle.service.token import Used
+from lab.lifecycle.usage import Kept, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
-from lab.schedule import PERIODS, Schedule
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import ImageRecord, JobRecord, LabRecord, TokenRecord
-from lab.storage import sparse
+from lab.state.records import JobRecord, LabRecord, TokenRecord
 from lab.units import MIB, format_size
 
 _LOOK_EVERY = 64 * MIB
 """Bytes after which what a project's labs and datasets take is asked again."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The snapshots of a lab: ``labels`` without its schedule's; ``ram``: of all, in bytes."""
-
-    labels: frozenset[str] = frozenset()
-    ram: int = 0
-
-
-@dataclass(frozen=True)
-class Snapshots:
-    """The snapshots of ``labs``, by name, as they were ``at`` (epoch seconds) or later."""
-
-    labs: Mapping[str, Kept]
-    at: float
 
 
 UNLIMITED = Snapshots({}, math.inf)
@@ -119,11 +99,8 @@ def _too_much(most: int) -> LimitReached:
 def _disk_used(core: Core, project: str) -> int:
     """Bytes of a project's labs and datasets, without uploads and what is being loaded."""
     labs = _all(core, project, snapshots_of(core, project)).values()
-    return sum(one.all_disks for one in labs) + sum(r.size for r in _datasets(core, project))
-
-
-def _datasets(core: Core, project: str) -> list[ImageRecord]:
-    return [r for r in core.store.images.all() if r.dataset and r.project == project]
+    data = sum(record.size for record in datasets_of(core.store, project))
+    return sum(one.all_disks for one in labs) + data
 
 
 def data_of(core: Core, project: str) -> int:
@@ -136,7 +113,7 @@ def _loaded(core: Core, project: str) -> int:
 
     Of these: what is foreseen, or what has been read by now if that is more.
     """
-    records = _datasets(core, project)
+    records = datasets_of(core.store, project)
     sizes = {r.dataset: r.size for r in records}  # of the latest
     total = sum(record.size for record in records)
     for job in core.store.jobs.open(project):
@@ -152,13 +129,7 @@ def _loaded(core: Core, project: str) -> int:
 
 def uploaded(core: Core, project: str) -> int:
     """Bytes of the dumps that tokens of a project have sent, whole or in part."""
-    home, total = core.settings.home, 0
-    for token in core.store.tokens.all():
-        if token.project == project:
-            for path in home.upload(token.id, "x").parent.glob("*/*"):
-                with suppress(OSError):  # loaded by now
-                    total += path.stat().st_size
-    return total
+    return usage.uploaded(core.settings.home, core.store, project)
 
 
 def room_for_uploads(core: Core, token: TokenRecord) -> float:
@@ -182,24 +153,17 @@ def check_dataset(core: Core, token: TokenRecord, project: str, size: int) -> No
     _check(project, "disk", token.max_disk, disk, added="this dataset")
 
 
-def snapshots_of(core: Core, project: str) -> Snapshots:
-    """The snapshots of the labs of a project; lists the storage's snapshots once."""
-    at = time.time()
+def snapshots_of(core: Core, project: str | None) -> Snapshots:
+    """The snapshots of the labs of a project, or of all; lists the storage's snapshots once."""
     with core.contexts.use() as ctx:
-        taken = snapshot.everywhere(ctx)
-        labs = {
-            lab.name: Kept(
-                frozenset(
-                    one.label
-                    for one in taken.get(lab.name, ())
-                    if one.at is not None and one.name not in PERIODS
-                ),
-                sparse.taken(ctx.home.captured(lab.name)),
-            )
-            for lab in ctx.store.labs.all()
-            if lab.project == project
-        }
-    return Snapshots(labs, at)
+        return usage.snapshots_of(ctx, project)
+
+
+def used(core: Core, project: str, taken: Snapshots) -> Used:
+    """What a project has of all that its quotas limit; ``taken``: see ``snapshots_of``."""
+    labs = _all(core, project, taken).values()
+    guests = [size for job in core.store.jobs.open(project) for size in guests_of(job)]
+    return usage.total(core.store, project, labs, guests, data=data_of(core, project))
 
 
 def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
@@ -229,7 +193,7 @@ def check_branches(
     if snapshot and lab.name in found:
         parent = found[lab.name]
         found[lab.name] = replace(parent, snapshots=parent.snapshots + 1)
-    branch = _Taken(core.store.lab_with_nodes(lab.name).plans)
+    branch = Taken(core.store.lab_with_nodes(lab.name).plans)
     labs, these = (
         [*found.values(), *[branch] * count],
         "this branch" if count == 1 else f"{count} branches",
@@ -241,7 +205,7 @@ def check_branches(
 
 
 def _check_labs(
-    core: Core, project: str, token: TokenRecord, labs: Sequence[_Taken], *, added: str
+    core: Core, project: str, token: TokenRecord, labs: Sequence[Taken], *, added: str
 ) -> None:
     """Raise LimitReached if ``labs`` exceed a quota; ``added`` names the new ones."""
     _check(project, "labs", token.max_labs, len(labs), added=added)
@@ -255,7 +219,7 @@ def _check_sizes(
     core: Core,
     project: str,
     token: TokenRecord,
-    labs: Iterable[_Taken],
+    labs: Iterable[Taken],
     guests: Sequence[NodeSize],
     *,
     added: str,
@@ -314,28 +278,13 @@ def _check(
         )
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """The usage of a lab: its nodes, the number of its snapshots, and their RAM in bytes."""
-
-    plans: Sequence[NodePlan]
-    snapshots: int = 0
-    ram: int = 0
-
-    @property
-    def all_disks(self) -> int:
-        """Bytes of all nodes' disks, counted again for each snapshot, plus the snapshots' RAM."""
-        disks = sum(node.size.disk or _image_disk() for node in self.plans)
-        return disks * (1 + self.snapshots) + self.ram
+def _wanted(spec: LabSpec) -> Taken:
+    return Taken(foreseen(spec), kept_by(spec.snapshots))
 
 
-def _wanted(spec: LabSpec) -> _Taken:
-    return _Taken(foreseen(spec), _kept(spec.snapshots))
-
-
-def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
+def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
     """The usage of a project: of its labs by name, of labs not yet created by the job's id."""
-    store, found = core.store, dict[str, _Taken]()
+    store, found = core.store, dict[str, Taken]()
     made = Counter[str]()
     jobs = store.jobs.open(project)
     branching = [(job, read_facts(job, BranchLab)) for job in jobs if job.kind == "branch"]
@@ -353,16 +302,14 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, _Taken]:
     for recorded in there:
         lab = recorded.lab
         if lab.project == project:
-            kept = taken.labs.get(lab.name, Kept())
-            count = _kept(schedule.parse(lab.snapshots)) + len(kept.labels) + coming[lab.name]
-            found[lab.name] = _Taken(recorded.plans, count, kept.ram)
+            found[lab.name] = usage.of_lab(recorded, taken, coming[lab.name])
             made[lab.job] += 1
     for job in jobs:
         if job.kind == "create" and not made[job.id]:
             found[job.id] = _wanted(read_facts(job, CreateLab).spec)
     for job, asked in branching:
         if job.lab in found:
-            branch = _Taken(found[job.lab].plans)
+            branch = Taken(found[job.lab].plans)
             for number in range(made[job.id], asked.count):
                 found[f"{job.id} {number}"] = branch
     return found
@@ -373,13 +320,3 @@ def _takes_snapshot(job: JobRecord) -> bool:
     if job.kind == "branch":
         return not read_facts(job, BranchLab).at
     return job.kind == "snapshot" and bool(job.token)
-
-
-def _kept(snapshots: Schedule) -> int:
-    return sum(count for _, count in snapshots.keep)
-
-
-@cache
-def _image_disk() -> int:
-    """Bytes of a node's disk if no size was requested: the largest of all recipes."""
-    return max(load(name).disk for name in recipes())

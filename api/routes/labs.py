@@ -22,12 +22,13 @@ from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, Stat
 from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import UNLIMITED, Snapshots, check_quota, snapshots_of
+from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
 from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.usage import Snapshots
 from lab.spec import LabSpec
 from lab.state.records import JobRecord, LabRecord
 from lab.units import format_duration

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.client.models import read
 from lab.client.transport import Wire, path_of
-from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, chosen
+from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, Used, chosen
 from lab.state.records import Scope, TokenRecord
 
 
@@ -36,9 +36,20 @@ class Tokens:
         created = read(self._wire.ask("POST", path_of("tokens"), body=body).body, _Created)
         return NewToken(_record(created.token), created.text)
 
+    def listed(self) -> list[tuple[TokenRecord, Used | None]]:
+        """All tokens that the caller may see, the oldest first, with what their projects have.
+
+        Revoked and expired ones too. None: the service is older, and does not say it.
+        """
+        found = []
+        for item in self._wire.items(path_of("tokens"), {}):
+            used = item.get("used")
+            found.append((_record(item), None if used is None else read(used, Used)))
+        return found
+
     def all(self) -> list[TokenRecord]:
-        """All tokens, the oldest first, including revoked and expired ones."""
-        return [_record(item) for item in self._wire.items(path_of("tokens"), {})]
+        """``listed``, without what their projects have."""
+        return [record for record, _ in self.listed()]
 
     def revoke(self, which: str) -> TokenRecord:
         """Revoke a token immediately, by id or name; raises NotFound, Conflict."""

@@ -320,6 +320,7 @@ class TokenRecord:
     ``scope``: read, use or admin; each includes those before it, admin all projects. ``max_*``:
     what the project may have when this token asks for more (labs, nodes, bytes of memory and disk,
     processors, snapshots, templates made for it, seconds of lease); None: no limit.
+    ``last_used_at``: a minute late at most; None: not yet.
     """
 
     id: str
@@ -338,6 +339,7 @@ class TokenRecord:
     max_snapshots: int | None = None
     max_templates: int | None = None
     max_disk: int | None = None
+    last_used_at: float | None = None
 
 
 @dataclass(frozen=True)

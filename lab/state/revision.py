@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-REVISION = "0020"
+REVISION = "0021"
 """The head of ``migrations/versions``."""

@@ -205,6 +205,7 @@ tokens = Table(
     Column("max_snapshots", Integer),
     Column("max_templates", Integer),
     Column("max_disk", BigInteger),
+    _seconds("last_used_at", nullable=True),
     CheckConstraint("scope IN ('read', 'use', 'admin')", "scope"),
 )
 

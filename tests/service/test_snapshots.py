@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from lab.api.jobs.quota import Snapshots, check_snapshot, snapshots_of
+from lab.api.jobs.quota import check_snapshot, snapshots_of
 from lab.api.jobs.requests import TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
@@ -26,6 +26,7 @@ from lab.hypervisor import memory_of
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.query import query
+from lab.lifecycle.usage import Snapshots
 from lab.names import CaptureRef, Owner
 from lab.progress import Event
 from lab.state.records import JobRecord

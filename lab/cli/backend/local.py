@@ -605,13 +605,12 @@ class Lifecycle:
 
     @contextmanager
     def tokens(self, settings: Settings) -> Iterator[Tokens]:
-        """The tokens of this host's service: only the record is opened."""
+        """The tokens of this host's service: no hypervisor is needed."""
         from lab.cli.backend.tokens import Kept
-        from lab.state import open_store
+        from lab.lifecycle.core.context import open_recorded
 
-        settings.home.create()
-        with open_store(settings.home) as store:
-            yield Kept(store)
+        with open_recorded(settings) as context:
+            yield Kept(context)
 
     def recorded(self, settings: Settings) -> Recorded:
         """Recorded names, for completion; only the state database is read."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -12,9 +13,10 @@ from lab.cli.app import app_of
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
-from lab.units import format_duration
+from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from lab.lifecycle.service.token import Used
     from lab.state.records import Scope, TokenRecord
 
 
@@ -37,6 +39,14 @@ class TokenView:
     max_snapshots: int | None
     max_templates: int | None
     max_ttl: float | None
+    last_used_at: float | None
+
+
+@dataclass(frozen=True)
+class ListedToken(TokenView):
+    """A token in a list. ``used``: what its project has, counted as quotas count it."""
+
+    used: Used | None
 
 
 @dataclass(frozen=True)
@@ -131,11 +141,14 @@ def create(
 
 @manual("lab token ls", "lab token ls -o json")
 def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
-    """List tokens (secrets are not shown)."""
+    """List tokens: quotas with what the project has of them, and their last use.
+
+    Secrets are not shown. Without the scope admin: your own.
+    """
     app = app_of(ctx)
     how = parse_format(output)
     with app.tokens() as tokens:
-        found = [_view(record) for record in tokens.all()]
+        found = [ListedToken(**vars(_view(record)), used=used) for record, used in tokens.listed()]
     emit(
         found,
         how,
@@ -166,9 +179,31 @@ def _view(record: TokenRecord) -> TokenView:
     return TokenView(**known, state=state)
 
 
-def _table(found: list[TokenView], now: float) -> str:
+def _table(found: list[ListedToken], now: float) -> str:
     rows = []
     for one in found:
         left = "" if one.expires_at is None else format_duration(max(0.0, one.expires_at - now))
-        rows.append((one.id, one.name, one.scope, one.project, one.state, left))
-    return table(("ID", "NAME", "SCOPE", "PROJECT", "STATE", "LEFT"), rows)
+        last = "never"
+        if one.last_used_at is not None:
+            last = f"{format_duration(max(0.0, now - one.last_used_at))} ago"
+        quota = ", ".join(_quota(one))
+        rows.append((one.id, one.name, one.scope, one.project, one.state, left, last, quota))
+    return table(("ID", "NAME", "SCOPE", "PROJECT", "STATE", "LEFT", "LAST USE", "QUOTA"), rows)
+
+
+def _quota(one: ListedToken) -> Iterator[str]:
+    """Each limit of a token, with what its project has of it."""
+    from lab.lifecycle.service.token import Quota
+
+    for field_ in fields(Quota):
+        limit = getattr(one, f"max_{field_.name}")
+        if limit is None:
+            continue
+        if field_.name == "ttl":
+            yield f"ttl {format_duration(limit)}"
+            continue
+        has = "unknown" if one.used is None else getattr(one.used, field_.name)
+        if field_.name in ("memory", "disk"):
+            has = has if isinstance(has, str) else format_size(has)
+            limit = format_size(limit)
+        yield f"{field_.name} {has} of {limit}"

@@ -161,6 +161,12 @@ def open_for_reading(
         yield context
 
 
+def open_recorded(settings: Settings) -> AbstractContextManager[Context]:
+    """What is recorded and stored: no hypervisor is needed for it, and none is asked."""
+    settings.home.create()
+    return _recorded(settings, Progress(ignore), Unanswered("the hypervisor was not asked"))
+
+
 @contextmanager
 def _recorded(settings: Settings, progress: Progress, why: Unanswered) -> Iterator[Context]:
     hypervisor = silent(why)

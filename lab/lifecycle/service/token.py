@@ -53,6 +53,19 @@ UNLIMITED = Quota()
 
 
 @dataclass(frozen=True)
+class Used:
+    """What a project has, counted as quotas count it; ``memory`` and ``disk`` in bytes."""
+
+    labs: int = 0
+    nodes: int = 0
+    memory: int = 0
+    cpus: int = 0
+    disk: int = 0
+    snapshots: int = 0
+    templates: int = 0
+
+
+@dataclass(frozen=True)
 class NewToken:
     """A token, and its ``text``, which is not stored."""
 

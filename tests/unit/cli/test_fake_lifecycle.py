@@ -25,6 +25,7 @@ from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import ByKey
+from lab.lifecycle.core.context import open_recorded
 from lab.lifecycle.core.views import (
     DatasetView,
     EngineView,
@@ -46,7 +47,6 @@ from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.spec import LabSpec
-from lab.state.store import Store
 from lab.undo import Undo
 from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
 
@@ -414,8 +414,11 @@ class FakeLifecycle(Lifecycle):
     def tokens(self, settings: Settings) -> Iterator[Tokens]:
         """Those of an empty record."""
         self.log("tokens", home=settings.home.root)
-        with TemporaryDirectory() as root, Store(Home(Path(root))) as store:
-            yield Kept(store)
+        with (
+            TemporaryDirectory() as root,
+            open_recorded(Settings(home=Home(Path(root)), owner="")) as context,
+        ):
+            yield Kept(context)
 
     def recorded(self, settings: Settings) -> Recorded:
         self.log("recorded", home=settings.home.root)

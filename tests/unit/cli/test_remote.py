@@ -338,7 +338,9 @@ def test_tokens_of_a_service_elsewhere(
     here: Site, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects who runs a service: tokens are made, seen and ended from where one is."""
-    assert "admin" in fails(capsys, 9, "token", "ls"), "only administrators may"
+    (own,) = data(capsys, "token", "ls")
+    assert (own["scope"], own["used"]["labs"]) == ("use", 0), "others see themselves"
+    assert "admin" in fails(capsys, 9, "token", "create", "x"), "only administrators may"
     monkeypatch.setenv("LAB_TOKEN", here.admin)
     made = data(capsys, "token", "create", "nightly", "--max-labs", "2")
     assert (made["name"], made["scope"], made["max_labs"]) == ("nightly", "use", 2)
@@ -346,6 +348,8 @@ def test_tokens_of_a_service_elsewhere(
         assert client.labs() == []
     (found,) = [one for one in data(capsys, "token", "ls") if one["name"] == "nightly"]
     assert (found["state"], "token" in found) == ("valid", False)
+    assert found["last_used_at"]
+    assert "labs 0 of 2" in out(capsys, "token", "ls")
     out(capsys, "token", "revoke", "nightly")
     (found,) = [one for one in data(capsys, "token", "ls") if one["name"] == "nightly"]
     assert found["state"] == "revoked"
