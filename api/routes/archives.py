@@ -31,16 +31,18 @@ _BUFFER = 1 << 20
 @router.websocket("/images/archive")
 async def import_image(websocket: WebSocket, resume: bool = False) -> None:
     """Import an image."""
-    work = partial(_receive, core_of(websocket), "image", resume=resume, warm_only=False)
+    work = partial(_receive, core_of(websocket), "image", resume=resume)
     await _serve(websocket, "importImage", work, incoming=True)
 
 
 @router.websocket("/templates/archive")
 async def import_template(
-    websocket: WebSocket, resume: bool = False, warm_only: bool = False
+    websocket: WebSocket, resume: bool = False, warm_only: bool = False, ram: bool = True
 ) -> None:
-    """Import a template."""
-    work = partial(_receive, core_of(websocket), "template", resume=resume, warm_only=warm_only)
+    """Import a template; without ``ram`` its RAM is left out, and its labs boot."""
+    work = partial(
+        _receive, core_of(websocket), "template", resume=resume, warm_only=warm_only, ram=ram
+    )
     await _serve(websocket, "importTemplate", work, incoming=True)
 
 
@@ -72,11 +74,18 @@ async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: boo
 
 
 def _receive(
-    core: Core, kind: ByKey, file: int, hear: Listener, *, resume: bool, warm_only: bool
+    core: Core,
+    kind: ByKey,
+    file: int,
+    hear: Listener,
+    *,
+    resume: bool,
+    warm_only: bool = False,
+    ram: bool = True,
 ) -> ImportView:
     """Import the archive that is read from the file descriptor ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
-        return import_archive(ctx, kind, source, resume=resume, warm_only=warm_only)
+        return import_archive(ctx, kind, source, resume=resume, warm_only=warm_only, ram=ram)
 
 
 def _send(

@@ -70,11 +70,12 @@ class Archives:
         *,
         resume: bool = False,
         warm_only: bool = False,
+        ram: bool = True,
         listener: Listener = ignore,
     ) -> ImportView:
-        """Have the service import the archive that ``source`` gives."""
+        """Have the service import the archive that ``source`` gives; ``ram``: with its RAM."""
         asked = {"resume": resume}
-        asked |= {"warm_only": warm_only} if kind == "template" else {}
+        asked |= {"warm_only": warm_only, "ram": ram} if kind == "template" else {}
         messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         some = getattr(source, "read1", source.read)  # a pipe's data as it arrives
         with self._open(kind, "archive", asked=asked) as connection:

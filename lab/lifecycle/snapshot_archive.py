@@ -94,6 +94,7 @@ def import_snapshot(
     *,
     resume: bool = False,
     warm_only: bool = False,
+    ram: bool = True,
     ttl: float | None = None,
     keep_sessions: bool = False,
     timeout: float,
@@ -119,7 +120,14 @@ def import_snapshot(
         return view.name
 
     import_archive(
-        ctx, "snapshot", source, resume=resume, warm_only=warm_only, speaker=speaker, then=make
+        ctx,
+        "snapshot",
+        source,
+        resume=resume,
+        warm_only=warm_only,
+        ram=ram,
+        speaker=speaker,
+        then=make,
     )
     return made[0]
 

@@ -89,6 +89,10 @@ def test_there_and_back(here: Site, tmp_path: Path, capsys: Capsys) -> None:
     assert capsys.readouterr().out == f"{image}\n"
     made = here.make("again")
     assert (made["template"], made["started"]) == (shown["key"], "warm")
+    here.ask("DELETE", "/v1/labs/again?wait=30")
+    forget(here)
+    assert main(("template", "import", "all.lab", "--no-ram")) == 0
+    assert here.make("strange")["started"] == "cold"
     actions = [entry["action"] for entry in here.ask("GET", "/v1/audit").json()["items"]]
     assert {"exportTemplate", "exportImage", "importTemplate", "importImage"} <= set(actions)
     assert imports(here) == []

@@ -376,14 +376,16 @@ class LocalSession:
         return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
 
     def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
     ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
         from lab.lifecycle.archives.import_archive import import_archive
 
         with source(where) as stream:
-            return import_archive(self._context, kind, stream, resume=resume, warm_only=warm_only)
+            return import_archive(
+                self._context, kind, stream, resume=resume, warm_only=warm_only, ram=ram
+            )
 
     def create_dataset(
         self,
@@ -484,7 +486,7 @@ class LocalSession:
             )
         return None if talk else dataset.dataset(self._context, done.key)
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
@@ -493,7 +495,13 @@ class LocalSession:
         speaker = Speaker(sys.stdout.buffer)
         with source(where) as stream:
             import_archive(
-                self._context, kind, stream, resume=resume, warm_only=warm_only, speaker=speaker
+                self._context,
+                kind,
+                stream,
+                resume=resume,
+                warm_only=warm_only,
+                ram=ram,
+                speaker=speaker,
             )
 
     def export_snapshot(
@@ -532,6 +540,7 @@ class LocalSession:
         *,
         resume: bool,
         warm_only: bool,
+        ram: bool,
         ttl: float | None,
         keep_sessions: bool,
         timeout: float,
@@ -549,6 +558,7 @@ class LocalSession:
                 name,
                 resume=resume,
                 warm_only=warm_only,
+                ram=ram,
                 ttl=ttl,
                 keep_sessions=keep_sessions,
                 timeout=timeout,

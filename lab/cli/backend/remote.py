@@ -333,14 +333,14 @@ class RemoteSession:
         return replace(done, to=where)
 
     def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
     ) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
 
         with source(where) as stream:
             return self._client.archives.send(
-                kind, stream, resume=resume, warm_only=warm_only, listener=self._hear
+                kind, stream, resume=resume, warm_only=warm_only, ram=ram, listener=self._hear
             )
 
     def engines(self) -> list[EngineView]:

@@ -213,9 +213,9 @@ class Session(Protocol):
         """
 
     def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
     ) -> ImportView:
-        """Import an archive from a file, a URL, or ``-``: stdin."""
+        """Import an archive from a file, a URL, or ``-``: stdin; ``ram``: with its RAM."""
 
     def build_template(self, spec: LabSpec) -> TemplateView:
         """Form a cluster and capture it, unless that template exists."""
@@ -302,6 +302,7 @@ class HostSession(Session, Protocol):
         *,
         resume: bool,
         warm_only: bool,
+        ram: bool,
         ttl: float | None,
         keep_sessions: bool,
         timeout: float,
@@ -322,5 +323,5 @@ class HostSession(Session, Protocol):
         ``talk``: as the other end of an export, which gets the report; nothing is returned then.
         """
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
         """The other end of ``send``: import from ``where``, and answer it on stdout."""

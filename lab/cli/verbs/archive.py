@@ -66,6 +66,10 @@ Cold = Annotated[bool, typer.Option("--cold", help="Disks only, without RAM.")]
 WarmOnly = Annotated[
     bool, typer.Option("--warm-only", help="Fail if its RAM cannot be restored here.")
 ]
+NoRam = Annotated[
+    bool,
+    typer.Option("--no-ram", help="Leave out its RAM, which QEMU would load as it is; labs boot."),
+]
 Talk = Annotated[bool, typer.Option("--talk", hidden=True)]
 
 _DOING = "keeping the partial file for --resume"
@@ -120,10 +124,10 @@ def import_image(
     app = app_of(ctx)
     how = parse_format(output)
     if talk:
-        _receive(app, "image", where, resume=resume, warm_only=False)
+        _receive(app, "image", where, resume=resume)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive("image", where, resume=resume, warm_only=False)
+        done = session.import_archive("image", where, resume=resume, warm_only=False, ram=True)
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -166,13 +170,18 @@ def export_template(
     _tell(app, view)
 
 
-@manual("lab template import pxc.lab", "lab template import pxc.lab --warm-only")
+@manual(
+    "lab template import pxc.lab",
+    "lab template import pxc.lab --warm-only",
+    "lab template import pxc.lab --no-ram",
+)
 def import_template(
     ctx: typer.Context,
     where: From,
     *,
     resume: ResumeImport = False,
     warm_only: WarmOnly = False,
+    no_ram: NoRam = False,
     talk: Talk = False,
     output: flags.Output = "table",
 ) -> None:
@@ -182,11 +191,14 @@ def import_template(
     """
     app = app_of(ctx)
     how = parse_format(output)
+    _check_ram(warm_only=warm_only, no_ram=no_ram)
     if talk:
-        _receive(app, "template", where, resume=resume, warm_only=warm_only)
+        _receive(app, "template", where, resume=resume, warm_only=warm_only, ram=not no_ram)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive("template", where, resume=resume, warm_only=warm_only)
+        done = session.import_archive(
+            "template", where, resume=resume, warm_only=warm_only, ram=not no_ram
+        )
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
@@ -251,6 +263,7 @@ def import_snapshot(
     *,
     resume: ResumeImport = False,
     warm_only: WarmOnly = False,
+    no_ram: NoRam = False,
     ttl: flags.Ttl = "",
     keep_sessions: flags.KeepSessions = False,
     timeout: flags.ReadyTimeout = "",
@@ -268,6 +281,7 @@ def import_snapshot(
     settings = app.settings()
     lease = flags.lease("--ttl", ttl) if ttl else settings.default_ttl
     limit = flags.timeout(timeout, settings.ready_timeout)
+    _check_ram(warm_only=warm_only, no_ram=no_ram)
     if name:
         check_lab_name(name)
     with app.open_here(_ON_THE_HOST, doing=_ARRIVED) as host:
@@ -276,6 +290,7 @@ def import_snapshot(
             name,
             resume=resume,
             warm_only=warm_only,
+            ram=not no_ram,
             ttl=lease,
             keep_sessions=keep_sessions,
             timeout=limit,
@@ -365,9 +380,22 @@ def _export(
         )
 
 
-def _receive(app: App, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
+def _receive(
+    app: App,
+    kind: ByKey,
+    where: str,
+    *,
+    resume: bool,
+    warm_only: bool = False,
+    ram: bool = True,
+) -> None:
     with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
-        host.receive(kind, where, resume=resume, warm_only=warm_only)
+        host.receive(kind, where, resume=resume, warm_only=warm_only, ram=ram)
+
+
+def _check_ram(*, warm_only: bool, no_ram: bool) -> None:
+    if warm_only and no_ram:
+        raise InvalidSpec("--no-ram cannot be combined with --warm-only, which requires the RAM")
 
 
 def _check(where: str, to: str, *, resume: bool, native: bool) -> None:

@@ -141,7 +141,7 @@ def create(
 
 @manual("lab token ls", "lab token ls -o json")
 def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
-    """List tokens: quotas with what the project has of them, and their last use.
+    """List tokens, their last use, and what is used of quotas.
 
     Secrets are not shown. Without the scope admin: your own.
     """

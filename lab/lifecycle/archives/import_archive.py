@@ -28,6 +28,7 @@ def import_archive(
     *,
     resume: bool = False,
     warm_only: bool = False,
+    ram: bool = True,
     speaker: talk.Speaker | None = None,
     then: Callable[[Context, ImportView], str] | None = None,
     name: str = "",
@@ -36,6 +37,7 @@ def import_archive(
 
     ``resume``: received data is kept for a day if the transfer is interrupted, and an
     interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
+    ``ram``: False leaves a template's RAM out, so that its labs boot.
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
     ``then``: makes a lab of what was imported, and returns its name, which that side reports.
     ``name``: what a dataset is called here; empty: as there.
@@ -67,7 +69,7 @@ def import_archive(
             return publish(staged)
 
     if header.template:
-        view = _template(ctx, header, header.template, gather, warm_only=warm_only)
+        view = _template(ctx, header, header.template, gather, warm_only=warm_only, ram=ram)
     elif header.image.dataset:
         view = _dataset(ctx, header, header.image.dataset, name, gather)
     else:
@@ -84,7 +86,7 @@ def import_archive(
 
 UNCHECKED = (
     "the archive has the RAM and device states of running machines, which QEMU loads as they are:"
-    " import archives with RAM only from sources that you trust"
+    " import them only from sources that you trust, others with --no-ram"
 )
 """Said at each import of such an archive: digests show that it is whole, not whom it is from."""
 
@@ -140,9 +142,15 @@ def _dataset(
 
 
 def _template(
-    ctx: Context, header: Header, template: TemplateFacts, gather: Gather, *, warm_only: bool
+    ctx: Context,
+    header: Header,
+    template: TemplateFacts,
+    gather: Gather,
+    *,
+    warm_only: bool,
+    ram: bool,
 ) -> ImportView:
-    fit = import_template.fit(ctx, header, template, warm_only=warm_only)
+    fit = import_template.fit(ctx, header, template, warm_only=warm_only, ram=ram)
     name = templates.current(ctx, fit.key)
     if name is not None:
         return ImportView(header.kind, name, "exists")

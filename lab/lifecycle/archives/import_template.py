@@ -61,10 +61,12 @@ class Fit:
         return found
 
 
-def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: bool) -> Fit:
+def fit(
+    ctx: Context, header: Header, template: TemplateFacts, *, warm_only: bool, ram: bool
+) -> Fit:
     """How a template fits this host; raises InvalidSpec if it does not fit this program.
 
-    ``warm_only``: raises HostUnfit, too, where its RAM does not fit.
+    ``warm_only``: raises HostUnfit, too, where its RAM does not fit. ``ram``: False leaves it out.
     """
     plan = blueprint(template.blueprint)
     if plan.version != template.version:
@@ -93,6 +95,8 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, *, warm_only: boo
         raise InvalidSpec(f"the template's nodes have other images than those of {plan.name}")
     images_ = _described(ctx, header)
     why_cold = _why_cold(ctx, template, images_, plans)
+    if not ram and not why_cold:
+        why_cold = "its RAM was left out at its import"
     if why_cold and warm_only:
         raise HostUnfit(
             f"the template's RAM cannot be restored here: {why_cold}",

@@ -22,7 +22,8 @@ Capture = pytest.CaptureFixture[str]
 PLAIN = {"resume": False, "native": False, "image": True, "ram": True}
 SENT = {"command": "lab", "image": True, "ram": True}
 TAKEN = {**PLAIN, "host": "", "command": "lab"}
-MADE = {"resume": False, "warm_only": False, "ttl": None, "keep_sessions": False,
+READ = {"resume": False, "warm_only": False, "ram": True}
+MADE = {"resume": False, "warm_only": False, "ram": True, "ttl": None, "keep_sessions": False,
         "timeout": 77.0, "talk": False}  # fmt: skip
 
 
@@ -62,11 +63,14 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("image import f", ["import_archive", "image", "f", {"resume": False, "warm_only": False}]),
+        ("image import f", ["import_archive", "image", "f", READ]),
         ("image import - --resume --talk",
-         ["receive", "image", "-", {"resume": True, "warm_only": False}]),
+         ["receive", "image", "-", {**READ, "resume": True}]),
         ("template import f --warm-only --resume",
-         ["import_archive", "template", "f", {"resume": True, "warm_only": True}]),
+         ["import_archive", "template", "f", {**READ, "resume": True, "warm_only": True}]),
+        ("template import f --no-ram",
+         ["import_archive", "template", "f", {**READ, "ram": False}]),
+        ("snapshot import f --no-ram", ["import_snapshot", "f", "", {**MADE, "ram": False}]),
         ("snapshot import f", ["import_snapshot", "f", "", MADE]),
         ("snapshot import - --resume --talk",
          ["import_snapshot", "-", "", {**MADE, "resume": True, "talk": True}]),

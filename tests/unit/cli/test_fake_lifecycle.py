@@ -298,14 +298,14 @@ class FakeSession:
         return ExportView(kind, which, host, "imported", 3 << 20, 1.25)
 
     def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool
+        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
     ) -> ImportView:
-        self._called("import_archive", kind, where, resume=resume, warm_only=warm_only)
+        self._called("import_archive", kind, where, resume=resume, warm_only=warm_only, ram=ram)
         key = image_view().key if kind == "image" else template_view().key
         return ImportView(kind, key, self._world.import_outcome)
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool) -> None:
-        self._called("receive", kind, where, resume=resume, warm_only=warm_only)
+    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
+        self._called("receive", kind, where, resume=resume, warm_only=warm_only, ram=ram)
 
     def export_snapshot(self, name: str, label: str, where: str, **options: Any) -> ExportView:
         self._called("export_snapshot", name, label, where, **options)

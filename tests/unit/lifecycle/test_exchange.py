@@ -255,6 +255,21 @@ def test_disks_only(here: Side, there: Side) -> None:
     assert "exported without RAM" in third.imported("template", again).notes[0]
 
 
+def test_ram_is_left_out(here: Side, there: Side) -> None:
+    """Protects QEMU from the device states of an archive that nobody vouches for."""
+    archive = here.exported("template", here.make_template())
+    assert any("as they are" in note for note in there.imported("template", archive).notes)
+    third = Side(there.root / "third")
+    done = third.imported("template", archive, ram=False)
+    assert done.notes[0].endswith("its RAM was left out at its import")
+    assert not any("as they are" in note for note in done.notes)
+    kept = third.home.template(done.key).rglob("*ram*")
+    assert not [path for path in kept if path.is_file()]
+    with third.open() as ctx:
+        view = up(ctx, named("shop"))
+        assert view.started == "cold"
+
+
 def test_a_profile_of_ones_own(here: Side, there: Side) -> None:
     """The settings must be there, under whatever name."""
     mine = replace(PROFILES["balanced"], name="mine",
