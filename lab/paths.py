@@ -42,12 +42,16 @@ REACHABLE = 0o711
 MANIFEST = "manifest.json"
 """The file of a capture that says what belongs to it."""
 PRIVATE = 0o700
-_RENAME = "set LAB_HOME to a path of printable characters"
+"""Mode of directories that hold secrets."""
+_RENAME = "set LAB_HOME to another path"
+_REFUSED = {'"': "apt", "?": "e2fsck"}
+"""Characters that programs which build images cannot have in a path, with the first of these."""
 _SOCKET_LIMIT = 107
 """Bytes of a unix socket's path on Linux (unix(7): sun_path, with its zero)."""
 _SOCKET_NAME = 18
 """Bytes of the longest name of ours below the directory of sockets."""
-"""Mode of directories that hold secrets."""
+HOME_LIMIT = _SOCKET_LIMIT - len("/run/") - _SOCKET_NAME
+"""Bytes of the path of a home where guests have sockets."""
 RESERVE = 2 << 20
 """Bytes that are kept for the record's journal, so that labs can be removed on a full disk."""
 _LEAST = 256 << 10
@@ -248,7 +252,7 @@ class Home:
         self._keep_reserve()
 
     def check_name(self) -> None:
-        """Raise HostUnfit if the path has characters that XML and terminals cannot have."""
+        """Raise HostUnfit if the path has characters that XML, terminals or tools cannot have."""
         try:
             text = os.fsencode(self.root).decode()
         except UnicodeDecodeError:
@@ -259,13 +263,24 @@ class Home:
             raise HostUnfit(
                 f"the path of the home has the character {wrong!a}: {text!a}", hint=_RENAME
             )
+        if wrong := next((one for one in text if one in _REFUSED), ""):
+            raise HostUnfit(
+                f"the path of the home has the character {wrong}, which {_REFUSED[wrong]} cannot"
+                f" have in a path: {text}",
+                hint=_RENAME,
+            )
+
+    @property
+    def size(self) -> int:
+        """Bytes of its path."""
+        return len(os.fsencode(self.root))
 
     def check_sockets(self) -> None:
         """Raise HostUnfit if the path is too long for sockets below it."""
-        size, most = len(os.fsencode(self.root)), _SOCKET_LIMIT - len("/run/") - _SOCKET_NAME
-        if size > most:
+        if self.size > HOME_LIMIT:
             raise HostUnfit(
-                f"the path of the home has {size} bytes, {most} is the limit: the paths of sockets"
+                f"the path of the home has {self.size} bytes, {HOME_LIMIT} is the limit: the paths"
+                " of sockets"
                 f" below it have {_SOCKET_LIMIT} at most",
                 hint="set LAB_HOME to a shorter path",
             )

@@ -26,7 +26,7 @@ from lab.lifecycle.images.engine import OUT_OF_REACH
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback
-from lab.paths import RESERVE, mount_point
+from lab.paths import HOME_LIMIT, RESERVE, mount_point
 from lab.remembered import recall
 from lab.run import find
 from lab.state import open_store
@@ -39,6 +39,7 @@ def doctor(settings: Settings) -> list[Finding]:
     return [
         *_machine(),
         *_process_1(settings),
+        *home_path(settings),
         *_memory(settings),
         *kernel_limits(),
         *_space(settings),
@@ -73,6 +74,20 @@ def _process_1(settings: Settings) -> Iterator[Finding]:
     else:
         advice = "install the package tini, or start the container with an init"
         yield Finding("process 1", "warn", "does not reap orphans: guests may not end", advice)
+
+
+def home_path(settings: Settings) -> Iterator[Finding]:
+    """Whether all programs that are given paths of the home can take them."""
+    home, sockets = settings.home, hypervisor_of(settings) == "libvirt"
+    try:
+        home.check_name()
+        if sockets:
+            home.check_sockets()
+    except LabError as error:
+        yield Finding("home", "fail", error.what, error.hint)
+        return
+    size = f"{home.size} of {HOME_LIMIT} bytes" if sockets else f"{home.size} bytes"
+    yield Finding("home", "ok", f"{home.root}, {size}")
 
 
 def _memory(settings: Settings) -> Iterator[Finding]:

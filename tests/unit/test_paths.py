@@ -120,7 +120,7 @@ def test_default_root_of_a_user_ignores_a_relative_xdg_path() -> None:
         "a b",
         "a,b",
         "a%20b",
-        "a'b\"c",
+        "a'b",
         "a&<b>",
         "a:b",
         "a=b;c",
@@ -142,9 +142,9 @@ def test_any_printable_character_works(tmp_path: Path, name: str) -> None:
         down(ctx, "shop")
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\x7f", "a\udcff"])
+@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\x7f", "a\udcff", 'a"b', "a?b"])
 def test_other_characters_are_refused(tmp_path: Path, name: str) -> None:
-    """Protects terminals, logs and XML: the first command says so, before anything is made."""
+    """Protects terminals, XML, apt and e2fsck: the first command says so, and makes nothing."""
     home = Home(tmp_path / name)
     with pytest.raises(HostUnfit, match="the path of the home") as raised:
         home.create()

@@ -12,7 +12,7 @@ from lab.config.settings import load
 from lab.host.finding import Finding
 from lab.hypervisor import Capabilities
 from lab.lifecycle import power
-from lab.lifecycle.doctor import committed_memory, doctor, of_hypervisor
+from lab.lifecycle.doctor import committed_memory, doctor, home_path, of_hypervisor
 from lab.lifecycle.up import up
 from tests.support.lifecycle_world import World, make_template, named
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
@@ -30,6 +30,28 @@ def test_zfs_is_looked_at(tmp_path: Path) -> None:
     assert all(one.level != "fail" for one in found)
     if not Path("/sys/module/zfs").exists() and len(found) == 1:
         assert found == [Finding("zfs", "ok", "not installed: volumes are qcow2 files")]
+
+
+@pytest.mark.parametrize(
+    ("name", "hypervisor", "level", "text"),
+    [
+        ("plain", "libvirt", "ok", "of 84 bytes"),
+        ("a b", "libvirt", "ok", "of 84 bytes"),
+        ("x" * 84, "libvirt", "fail", "84 is the limit"),
+        ("x" * 84, "fake", "ok", " bytes"),
+        ("a\nb", "fake", "fail", "has the character"),
+        ('a"b', "libvirt", "fail", "has the character"),
+    ],
+)
+def test_the_path_of_the_home(
+    tmp_path: Path, name: str, hypervisor: str, level: str, text: str
+) -> None:
+    """Protects from an error of QEMU, libvirt or apt in the middle of a command."""
+    settings = load({"home": str(tmp_path / name), "hypervisor": hypervisor}, env={}, files=[])
+    (found,) = home_path(settings)
+    assert (found.level, text in found.value) == (level, True)
+    assert found.value.isprintable()
+    assert bool(found.advice) == (level == "fail")
 
 
 @pytest.mark.parametrize("builder", [False, True])
