@@ -169,6 +169,14 @@ class Connection(BaseModel):
     ]
 
 
+class Unmet(BaseModel):
+    """A requirement that a node does not meet."""
+
+    name: Annotated[str, Field(examples=["cluster"])]
+    what: Annotated[str, Field(examples=["wsrep_cluster_size is 3"])]
+    found: Annotated[str, Field(description="What it said instead.", examples=["2"])]
+
+
 class Node(BaseModel):
     """A node of a lab."""
 
@@ -223,6 +231,7 @@ class Node(BaseModel):
         Known,
         Field(description="Empty: it has the role now; else it had it once, or was made in it."),
     ]
+    unmet: Annotated[list[Unmet], Field(description="What it lacks to be ready.")]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -246,6 +255,7 @@ class Node(BaseModel):
             behind=view.behind,
             observed_at=view.observed_at,
             role_known=view.role_known,
+            unmet=[Unmet(**vars(one)) for one in view.unmet],
         )
 
 

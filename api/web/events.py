@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lab.api.core.core import Core
+from lab.api.events.eventlog import topic
 from lab.api.http.auth import Caller
 from lab.api.http.models import Event, Job
-from lab.api.routes import events
 from lab.state.jobs import OPEN
 
 _MOST = 500
+"""Events of a job from which lines are made."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ _ENDS = {"end": "done", "fail": "failed"}
 def lines(events: Iterable[Event], *, ended: bool = False) -> list[Line]:
     """A line for each step in order of its begin, without the events of the job itself.
 
-    ``ended``: the job has; ``events`` may lack its last ones.
+    ``ended``: the job has. ``events`` may lack the first ones: an end without a begin is no line.
     """
     found: list[Line] = []
     for event in events:
@@ -58,6 +59,11 @@ def _interrupt(found: Iterable[Line]) -> None:
 
 
 def shown(core: Core, caller: Caller, job: Job) -> list[Line]:
-    """The steps of a job that the caller may see."""
-    found = events.listed(core, caller, 0, _MOST, job.id).items
-    return lines(found, ended=job.state not in OPEN)
+    """The steps of a job that the caller may see: the last ones, if there are many."""
+    caller.job(core, job.id)
+    records = core.store.events.latest(topic(job.id), limit=_MOST + 1)
+    found = lines(map(Event.of, records[-_MOST:]), ended=job.state not in OPEN)
+    if len(records) > _MOST:
+        text = f"before these: left out here, GET /v1/jobs/{job.id}/events has all"
+        found.insert(0, Line("earlier steps", text, "note"))
+    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
@@ -14,7 +15,10 @@ from lab.api.http.models import Asked, LabPatch, LabRequest
 from lab.api.http.units import OURS
 from lab.api.routes.branches import BranchRequest
 from lab.api.routes.snapshots import RollbackRequest, SnapshotRequest
+from lab.blueprints import BLUEPRINTS, blueprint
 from lab.errors import InvalidSpec
+from lab.options import Options
+from lab.units import parse_duration
 
 M = TypeVar("M", bound=Asked)
 
@@ -34,6 +38,85 @@ _LAB = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class OptionField:
+    """The field of a form for an option of labs; ``of``: the blueprints that have it, or empty."""
+
+    option: str
+    kind: Literal["choice", "check", "number", "duration", "words", "lines", "text"]
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    of: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in the form."""
+        return f"option_{self.option}"
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return self.option.replace("_", " ").capitalize()
+
+    @property
+    def hint(self) -> str:
+        """What is written into it, and who has it."""
+        how = {
+            "duration": "such as 1h",
+            "words": "such as n2, n3",
+            "lines": "a line each, such as max_connections=50",
+            "text": "SQL that is executed once, when the nodes have become one system",
+            "number": f"empty: {self.default}",
+        }
+        whose = f"of {', '.join(self.of)}" if self.of else ""
+        return "; ".join(filter(None, (how.get(self.kind, ""), whose)))
+
+    def read(self, typed: str) -> object:
+        """What was typed, as the API has it; raises InvalidSpec."""
+        if self.kind == "check":
+            return typed == "yes"
+        if self.kind == "number":
+            return int(typed) if typed.isascii() and typed.isdecimal() else typed
+        if self.kind == "duration":
+            return parse_duration(typed)
+        if self.kind == "words":
+            return typed.replace(",", " ").split()
+        return typed.splitlines() if self.kind == "lines" else typed
+
+
+_KINDS: Mapping[object, Any] = {bool: "check", int: "number", float: "duration", str: "text"}
+_NOT_IN_FORMS = ("my_cnf", "user")
+"""Options that are lists of objects: files for a role, and what servers keep of passwords."""
+
+
+def _options() -> tuple[OptionField, ...]:
+    """Those of ``Options``, whose types say what is typed."""
+    found, types = [], get_type_hints(Options)
+    for field in fields(Options):
+        if field.name in _NOT_IN_FORMS:
+            continue
+        having = tuple(name for name in BLUEPRINTS if field.name in blueprint(name).takes)
+        of = having if len(having) < len(BLUEPRINTS) else ()
+        its, default = types[field.name], str(field.default)
+        if get_origin(its) is Literal:
+            one = OptionField(field.name, "choice", get_args(its), default, of)
+        elif get_origin(its) is tuple:
+            one = OptionField(field.name, "words" if field.name == "on" else "lines", of=of)
+        else:
+            one = OptionField(field.name, _KINDS[its], default=default, of=of)
+        found.append(one)
+    return tuple(found)
+
+
+OPTIONS = _options()
+"""The fields for what differs from the defaults of a blueprint."""
+
+
+def changed_options(typed: Mapping[str, str]) -> list[OptionField]:
+    """The options of which something else than their defaults was typed."""
+    return [one for one in OPTIONS if typed.get(one.name, "").strip() not in ("", one.default)]
+
+
 class InvalidForm(InvalidSpec):
     """Fields of a form are invalid; ``fields`` names them."""
 
@@ -48,7 +131,16 @@ class InvalidForm(InvalidSpec):
 
 def lab_request(fields: Mapping[str, str]) -> LabRequest:
     """The request of a lab in a form; empty fields have their defaults. Raises InvalidForm."""
-    return _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+    asked = _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+    said, wrong = {}, {}
+    for one in changed_options(fields):
+        try:
+            said[one.option] = one.read(fields[one.name].strip())
+        except InvalidSpec as error:
+            wrong[one.name] = error.what
+    if wrong:
+        raise InvalidForm(wrong)
+    return asked.model_copy(update={"options": said}) if said else asked
 
 
 def image_request(fields: Mapping[str, str]) -> ImageRequest:

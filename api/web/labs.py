@@ -23,10 +23,11 @@ from lab.api.web import forms, pages
 from lab.api.web.events import shown
 from lab.api.web.picture import HIGH, WIDE, picture
 from lab.api.web.request import Fields, Looking, PageRoute, Using
-from lab.blueprints import BLUEPRINTS
+from lab.blueprints import BLUEPRINTS, has_server
 from lab.config.enginefile import engines
-from lab.errors import LabError
+from lab.errors import InvalidSpec, LabError
 from lab.state.jobs import OPEN
+from lab.state.records import LabRecord
 from lab.units import format_duration
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -132,9 +133,25 @@ def lab_page(
         addresses=_addresses(lab),
         box=(WIDE, HIGH),
         picture=picture(lab) if len(lab.nodes) > 1 else None,
+        promotable=_promotable(lab, record),
         typed=typed or {},
         **pages.outcome(error),
     )
+
+
+def _promotable(lab: Lab, record: LabRecord | None) -> list[str]:
+    """The nodes that can be made the one that takes writes, where its blueprint has one."""
+    if record is None:
+        return []
+    try:
+        plan = record.plan
+    except InvalidSpec:  # of another version of lab
+        return []
+    return [
+        node.name
+        for node in lab.nodes
+        if plan.elects and has_server(node.services) and node.role not in plan.writers
+    ]
 
 
 def _list(
@@ -160,6 +177,8 @@ def _list(
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
         engines=list(engines()),
+        options=forms.OPTIONS,
+        changed=forms.changed_options(typed or {}),
         datasets=usable(core.store, caller.project),
         profiles=sorted(core.settings.all_profiles()),
         profile=core.settings.profile,

@@ -15,10 +15,16 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes.labs import Name
 from lab.api.routes.logs import Lines, Source, last_lines
-from lab.api.routes.power import Action, NodeName, submit_power
+from lab.api.routes.power import (
+    Action,
+    NodeName,
+    PromoteRequest,
+    submit_power,
+    submit_promote,
+)
 from lab.api.web import pages
 from lab.api.web.labs import lab_page
-from lab.api.web.request import PageRoute, Using
+from lab.api.web.request import Fields, PageRoute, Using
 from lab.errors import LabError, NotFound
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
@@ -44,6 +50,26 @@ def power_node(
 ) -> Response:
     """Start, stop, restart or kill a node."""
     return _power(request, core, jobs, caller, name, node, action)
+
+
+@router.post("/nodes/{node}/promote", operation_id="promoteNode")
+def promote(
+    request: Request,
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: Using,
+    name: Name,
+    node: NodeName,
+    fields: Fields,
+) -> Response:
+    """Have a node take the writes of its lab."""
+
+    def act() -> str:
+        asked = PromoteRequest(node=node, force=fields.get("force") == "yes")
+        submit_promote(jobs, caller, name, asked)
+        return f"/labs/{name}"
+
+    return pages.done(act, partial(lab_page, request, core, caller, name))
 
 
 @router.get("/nodes/{node}/logs", operation_id="logsPage")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from html import unescape
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lab.api.web import pages
 from lab.api.web.events import lines
 from lab.config.servefile import Serve
 from lab.names import EVERYWHERE
+from lab.options import Options
 from lab.units import parse_time
 from tests import ROOT
 from tests.support.page_visit import OURS, place_of, visit
@@ -173,20 +175,79 @@ def test_steps_are_lines() -> None:
     assert [one.state for one in lines(events, ended=True)] == ["interrupted", "interrupted"]
 
 
-def test_a_job_that_has_ended_has_no_running_steps(here: Site) -> None:
-    """Protects the page: also of a job with more events than it shows."""
+def test_a_job_with_many_steps_shows_the_last_ones(here: Site) -> None:
+    """Protects the page of a long job: what it does now is there, and none runs once it ended."""
     here.make("steps")
     (job,) = here.service.core.store.jobs.latest(lab="steps")
     events = here.service.core.store.events
-    events.add(topic(job.id), "image", "begin", "endless", 0.0)
-    for number in range(500):
-        events.add(topic(job.id), "form", "note", str(number), 0.0)
-    events.add(topic(job.id), "job", "end", "succeeded", 0.0)
     with visit(here) as client:
+        assert "earlier steps" not in client.get(f"/jobs/{job.id}").text
+        for number in range(500):
+            events.add(topic(job.id), "form", "note", f"number {number}", 0.0)
+        events.add(topic(job.id), "image", "begin", "endless", 0.0)
+        here.service.core.store.jobs.update(job.id, state="running", ended_at=None)
+        page = client.get(f"/jobs/{job.id}").text
+        assert "earlier steps" in page
+        assert f"GET /v1/jobs/{job.id}/events has all" in page
+        assert "number 499" in page
+        assert "number 0<" not in page
+        assert '<li class="running">' in page
+        here.service.core.store.jobs.update(job.id, state="succeeded", ended_at=job.ended_at)
         page = client.get(f"/jobs/{job.id}").text
     assert '<li class="interrupted">' in page
     assert '<li class="running">' not in page
     here.ask("DELETE", "/v1/labs/steps?wait=20")
+
+
+def test_the_options_of_a_lab_are_those_of_the_command_line(here: Site) -> None:
+    """Protects who has the page alone: each option is there and used, and refused where wrong."""
+    given = {
+        "option_topology": "star", "option_semi_sync": "yes", "option_delay": "1h",
+        "option_on": "n3", "option_set": "max_connections=50\nsort_buffer_size=1M",
+        "option_proxy": "none", "option_replicas": "",
+    }  # fmt: skip
+    form = {**FORM, "blueprint": "replication", "nodes": "3", "name": "optioned", **given}
+    with visit(here) as client:
+        page = client.get("/").text
+        known = {field.name for field in fields(Options)} - {"my_cnf", "user"}
+        assert known == set(re.findall(r'name="option_(\w+)"', page))
+        assert "such as 1h; of replication</small>" in page
+        wrong = client.post("/labs", data={**form, "option_delay": "1"})
+        assert wrong.status_code == 422
+        assert 'value="1"\n' in wrong.text
+        assert wrong.text.count('aria-invalid="true"') == 1
+        other = client.post("/labs", data={**form, "blueprint": "galera"})
+        assert (other.status_code, "does not have the option" in other.text) == (422, True)
+        assert "max_connections=50\nsort_buffer_size=1M</textarea>" in other.text
+        job = client.post("/labs", data=form).headers["location"]
+        assert here.ask("GET", f"/v1{job}?wait=30").json()["state"] == "succeeded"
+    asked = {"semi_sync": True, "delay": 3600.0, "on": ["n3"],
+             "set": ["max_connections=50", "sort_buffer_size=1M"]}  # fmt: skip
+    assert here.ask("GET", "/v1/labs/optioned").json()["options"] == asked
+    here.ask("DELETE", "/v1/labs/optioned?wait=20")
+
+
+def test_a_node_is_promoted_and_what_it_lacks_is_said(here: Site) -> None:
+    """Protects who has the page alone: it promotes as the command line does, and says why not."""
+    here.make("turn", blueprint="replication", nodes=2)
+    here.make("equal")
+    with visit(here) as client:
+        page = client.get("/labs/turn").text
+        assert "/labs/turn/nodes/n2/promote" in page
+        assert "/labs/turn/nodes/n1/promote" not in page, "it takes writes"
+        assert "/promote" not in client.get("/labs/equal").text, "all take writes"
+        assert client.post("/labs/turn/nodes/n2/promote").headers["location"] == "/labs/turn"
+        (job,) = here.ask("GET", "/v1/jobs?kind=promote").json()["items"]
+        done = here.ask("GET", f"/v1/jobs/{job['id']}?wait=30").json()
+        assert done["state"] == "succeeded", done
+        here.ask("POST", "/v1/labs/equal/nodes/n2/kill?wait=20")
+        found = here.ask("GET", "/v1/labs/equal").json()["nodes"][0]["unmet"]
+        assert found
+        page = unescape(client.get("/labs/equal").text)
+        for one in found:
+            assert f"required: {one['what']}; found: {one['found']}" in page
+    for name in ("turn", "equal"):
+        here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
 
 def test_jobs_have_what_tells_them_apart(here: Site) -> None:

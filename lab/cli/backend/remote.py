@@ -118,7 +118,7 @@ class RemoteSession:
         return self._here(self._client.get(name))
 
     def status(self, name: str) -> LabStatus:
-        """See Session; a service does not report the requirements."""
+        """See Session; a service reports those that are not met, with each node."""
         from lab.lifecycle.core.views import LabStatus
 
         return LabStatus(self.lab(name), ())

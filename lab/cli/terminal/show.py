@@ -13,7 +13,8 @@ from lab.options import described
 from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview
+    from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview, Unmet
+    from lab.observe.states import Requirement
 
 _OLD = 5.0
 """Seconds after which the age of an observation is shown."""
@@ -123,8 +124,20 @@ def _requested(view: LabView, text: str) -> str:
 def status_text(status: LabStatus, now: float) -> str:
     """A lab, and a table of its nodes' requirements; unmet ones follow in full."""
     text = lab_text(status.lab, now)
-    if not status.requirements:
-        return text
+    unmet: list[tuple[str, Requirement | Unmet]]
+    unmet = [(one.node, one) for one in status.requirements if one.met is False]
+    if not status.requirements:  # of a service, which reports those that are not met
+        unmet = [(node.name, one) for node in status.lab.nodes for one in node.unmet]
+    if unmet or status.requirements:
+        text += "\n"
+    if status.requirements:
+        text += _requirements(status) + ("\n" if unmet else "")
+    return text + "".join(
+        f"{node}: required: {one.what}; found: {one.found}\n" for node, one in unmet
+    )
+
+
+def _requirements(status: LabStatus) -> str:
     marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "-"}
     names = list(dict.fromkeys(one.name for one in status.requirements))
     met = {(one.node, one.name): marks[one.met] for one in status.requirements}
@@ -132,13 +145,7 @@ def status_text(status: LabStatus, now: float) -> str:
         (node.name, *(met.get((node.name, name), "-") for name in names))
         for node in status.lab.nodes
     ]
-    text += "\n" + table(("NODE", *(name.upper() for name in names)), rows)
-    unmet = [one for one in status.requirements if one.met is False]
-    if unmet:
-        text += "\n"
-    return text + "".join(
-        f"{one.node}: required: {one.what}; found: {one.found}\n" for one in unmet
-    )
+    return table(("NODE", *(name.upper() for name in names)), rows)
 
 
 def how_started(view: LabView) -> str:

@@ -27,6 +27,15 @@ SSL_MODE = "VERIFY_IDENTITY"
 
 
 @dataclass(frozen=True)
+class Unmet:
+    """A requirement that a node does not meet: ``what`` must hold, and what was ``found``."""
+
+    name: str
+    what: str
+    found: str
+
+
+@dataclass(frozen=True)
 class NodeView:
     """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``.
 
@@ -36,7 +45,8 @@ class NodeView:
     each is reached, as ``host:port``. ``position``: what it has executed, as its engine names it,
     if it said so; ``behind``: transactions of the nodes that it replicates from which it has not
     executed, None if it replicates from none, or that is not known. ``role_known``: how the role is
-    known, see ``Known``; empty as well where roles do not change.
+    known, see ``Known``; empty as well where roles do not change. ``unmet``: what it lacks to be
+    ready, as it was observed.
     """
 
     name: str
@@ -58,6 +68,7 @@ class NodeView:
     behind: int | None = None
     observed_at: float | None = None
     role_known: Known = ""
+    unmet: tuple[Unmet, ...] = ()
 
     @property
     def is_proxy(self) -> bool:

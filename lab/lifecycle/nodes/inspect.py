@@ -15,7 +15,7 @@ from lab.errors import InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView
+from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView, Unmet
 from lab.lifecycle.nodes.connection import (
     account_of,
     addresses_of,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _ROLE_SECONDS = 5.0
 """How long nodes that were found ready just now may take to say which role they have."""
+_FOUND = 200
+"""Characters that are kept of what a node said instead of what is required."""
 _ASKED = ("ready", "stopped")
 """Recorded states of labs whose nodes are queried: those that may accept statements."""
 
@@ -312,6 +314,15 @@ def _node(
         behind=_behind(node.name, observed, links),
         observed_at=observed.at if observed else None,
         role_known=known,
+        unmet=_unmet(seen),
+    )
+
+
+def _unmet(seen: Observed | None) -> tuple[Unmet, ...]:
+    requirements = seen.requirements if seen else ()
+    # What was found is what a guest said.
+    return tuple(
+        Unmet(one.name, one.what, one.found[:_FOUND]) for one in requirements if one.met is False
     )
 
 
