@@ -86,7 +86,7 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
             "the same with `--mask`, to that without",
             "x",
             Target(2.0),
-            "5 rules, one of them `shuffle`, for two of eight tables; data are loaded twice",
+            "5 rules, one of them `shuffle`, for two of eight tables; rows go to a second server",
         ),
         (
             "up",

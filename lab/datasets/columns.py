@@ -124,3 +124,8 @@ def from_rows(rows: Iterable[Sequence[Any]]) -> tuple[Column, ...]:
             references=(str(row[10]), str(row[11]), str(row[12])) if row[11] else None,
         )
     return tuple(found.values())
+
+
+def identifier(name: str) -> str:
+    """``name`` as an identifier in SQL."""
+    return "`" + name.replace("`", "``") + "`"

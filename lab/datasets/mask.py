@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lab.datasets.columns import BINARIES, INTEGERS, UNICODE, Column
+from lab.datasets.columns import BINARIES, INTEGERS, UNICODE, Column, identifier
 from lab.datasets.rules import REALISTIC, Rule, Rules
 from lab.distribution import extra
 from lab.errors import InvalidSpec
@@ -45,7 +45,6 @@ _TAG_LEAST = 12
 """The same in columns that are short: 48 bits; of 100,000 rows two collide once in 50,000 runs."""
 _ROWS = 500
 """Rows in one INSERT."""
-_KEPT = f"{SCRATCH}.kept"
 _SORTS = 16
 """A sort has this part of the machine's memory; what is larger is merged, in files."""
 _HEAD, _TAIL = 120, 20
@@ -70,6 +69,11 @@ REQUIREMENTS: Sequence[Requirement] = (
         "start it with --skip-log-bin --general-log=0 --slow-query-log=0",
     ),
     Requirement(
+        "SELECT 'secure_file_priv' FROM DUAL WHERE IFNULL(@@GLOBAL.secure_file_priv, '') <> ''",
+        "the staging server may not write the masked rows where the next reads them",
+        "leave the option out of --set and --my-cnf",
+    ),
+    Requirement(
         "SELECT CONCAT(trigger_schema, '.', trigger_name) FROM information_schema.triggers"
         " WHERE event_manipulation = 'UPDATE' AND trigger_schema <> 'sys'",
         "triggers on UPDATE see the rows that are not masked yet",
@@ -92,8 +96,28 @@ class Masking:
     """Kinds whose values have a part of the digest in them, so that they are unique."""
     lengths: Mapping[Column, int]
     """Characters or bytes that a column may have: no more than those that refer to it have."""
+    related: frozenset[frozenset[str]]
+    """Pairs of ``database.table`` that a foreign key connects."""
     locale: str
     values: int
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Numbers of ``tables``: those of different groups can be masked at the same time.
+
+        A change to a table's indexes waits for tables that foreign keys connect to it, or fails.
+        """
+        groups: list[list[int]] = []
+        for number, table in enumerate(self.tables):
+            name = table[0][0].table_name
+            joined = [number]
+            for group in list(groups):
+                names = [self.tables[one][0][0].table_name for one in group]
+                if any(frozenset({name, other}) in self.related for other in names):
+                    groups.remove(group)
+                    joined = group + joined
+            groups.append(joined)
+        return groups
 
     @property
     def indexed(self) -> tuple[Column, ...]:
@@ -108,38 +132,58 @@ class Masking:
     def statements(
         self, secret: bytes, created: Mapping[str, str] = MappingProxyType({}), memory: int = GIB
     ) -> Iterator[str]:
-        """The statements, for one session in which ``secret_statements`` have run.
+        """All statements, for one session in which ``secret_statements`` have run.
 
+        As ``first``, ``masked`` of all tables, and ``LAST``.
+        """
+        yield from self.first(secret)
+        yield from self.masked(range(len(self.tables)), created, memory)
+        yield LAST
+
+    def first(self, secret: bytes) -> Iterator[str]:
+        """The statements that come before those of all tables.
+
+        Raises InvalidSpec for a secret that is too short, HostUnfit without mimesis.
+        """
+        _check_secret(secret)
+        yield f"CREATE DATABASE {SCRATCH} CHARACTER SET utf8mb4"
+        for kind in sorted({rule.kind for table in self.tables for _, rule in table}):
+            if kind in REALISTIC:
+                yield from self._lookup(kind, secret)
+
+    def masked(
+        self,
+        numbers: Iterable[int],
+        created: Mapping[str, str] = MappingProxyType({}),
+        memory: int = GIB,
+    ) -> Iterator[str]:
+        """The statements of some of ``tables``, for a session in which the secret's have run.
+
+        Each table's begin with one that selects how many are begun. Several sessions with
+        ``groups`` of their own can run at the same time.
         ``created``: what SHOW CREATE TABLE says of tables of ``indexed``, ``database.table`` as
         key. Their indexes are dropped, and made again of the masked rows: a sort, where each
         changed row is a change at random in each index, which costs several times as much as the
         row's own. ``memory``: bytes of the staging server's machine, of which a part sorts. Also
         deletes the history of tables WITH SYSTEM VERSIONING, which cannot be masked.
-        Raises InvalidSpec for a secret that is too short, HostUnfit without mimesis.
         """
-        _check_secret(secret)
         # No part of the server may refuse values that were there before, such as zero dates.
         yield "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
         yield "SET SESSION foreign_key_checks = 0"
         yield f"SET SESSION sort_buffer_size = {memory // _SORTS}"
         # Numbers of rows have no gaps, whatever a cluster's servers have.
         yield "SET SESSION auto_increment_increment = 1, auto_increment_offset = 1"
-        yield f"CREATE DATABASE {SCRATCH} CHARACTER SET utf8mb4"
-        for kind in sorted({rule.kind for table in self.tables for _, rule in table}):
-            if kind in REALISTIC:
-                yield from self._lookup(kind, secret)
-        for number, table in enumerate(self.tables):
-            yield f"SELECT {number}"
+        for begun, number in enumerate(numbers, 1):
+            yield f"SELECT {begun}"
+            table = self.tables[number]
             first = table[0][0]
             keys = indexes_of(created.get(first.table_name, ""))
             target = f"{identifier(first.database)}.{identifier(first.table)}"
             if keys:
                 yield f"ALTER TABLE {target} {', '.join(f'DROP KEY {key.name}' for key in keys)}"
-            yield from self._table(table)
+            yield from self._table(table, number)
             if keys:
                 yield f"ALTER TABLE {target} {', '.join(f'ADD {key.text}' for key in keys)}"
-        yield f"DROP DATABASE {SCRATCH}"
-        yield "SET SESSION foreign_key_checks = 1"
 
     def _lookup(self, kind: str, secret: bytes) -> Iterator[str]:
         name = f"{SCRATCH}.{kind}"
@@ -156,11 +200,11 @@ class Masking:
             )
             yield f"INSERT INTO {name} VALUES {rows}"  # noqa: S608  # literals of ours
 
-    def _table(self, table: Sequence[tuple[Column, Rule]]) -> Iterator[str]:
+    def _table(self, table: Sequence[tuple[Column, Rule]], number: int) -> Iterator[str]:
         first = table[0][0]
         target = f"{identifier(first.database)}.{identifier(first.table)}"
         if shuffled := [column for column, rule in table if rule.kind == "shuffle"]:
-            yield from self._shuffle(shuffled, target)
+            yield from self._shuffle(shuffled, target, number)
         # An expression sees the masked values of other columns: a server evaluates assignments of
         # one table from left to right.
         ordered = sorted(table, key=lambda pair: pair[1].kind == "expression")
@@ -222,7 +266,7 @@ class Masking:
         index = f"{_number(digest, 1, 13)} % {self.values}"
         return f"(SELECT {text} FROM {SCRATCH}.{kind} WHERE lab_id = {index})"  # noqa: S608
 
-    def _shuffle(self, columns: Sequence[Column], target: str) -> Iterator[str]:
+    def _shuffle(self, columns: Sequence[Column], target: str, table: int) -> Iterator[str]:
         """Rows in the order of their keys get the values in the order of a digest of the keys.
 
         Both orders become numbered tables, so that the update reads all tables from their starts
@@ -231,9 +275,11 @@ class Masking:
         """
         keys = [identifier(key.name) for key in self.keys[columns[0].table_name]]
         kept, joined, changes = self._kept(columns[0]), [], []
+        kept_rows = f"{SCRATCH}.kept_{table}"
         for number, column in enumerate(columns):
-            yield from self._numbered(column, target, number)
-            (rows, taken), name = _shuffle(number), identifier(column.name)
+            scratch = _shuffle(table, number)
+            yield from self._numbered(column, target, scratch)
+            (rows, taken), name = scratch, identifier(column.name)
             if column.is_unique:  # rows may have equal values in between, but for NULL
                 nothing = ", ".join([f"{name} = NULL", *self._unchanged(column)])
                 yield f"UPDATE {target} SET {nothing}"  # noqa: S608
@@ -245,18 +291,18 @@ class Masking:
         if kept:
             listed = ", ".join([*keys, *kept])
             yield (
-                f"CREATE TABLE {_KEPT} (PRIMARY KEY ({', '.join(keys)})) ENGINE=InnoDB"  # noqa: S608
+                f"CREATE TABLE {kept_rows} (PRIMARY KEY ({', '.join(keys)})) ENGINE=InnoDB"  # noqa: S608
                 f" AS SELECT {listed} FROM {target}"
             )
             same = " AND ".join(f"t.{key} = k.{key}" for key in keys)
-            joined.append(f"JOIN {_KEPT} k ON {same}")
+            joined.append(f"JOIN {kept_rows} k ON {same}")
         yield f"UPDATE {target} t {' '.join(joined)} SET {', '.join(changes)}"  # noqa: S608
-        tables = [name for number in range(len(columns)) for name in _shuffle(number)]
-        yield f"DROP TABLE {', '.join(tables + [_KEPT] * bool(kept))}"
+        tables = [name for number in range(len(columns)) for name in _shuffle(table, number)]
+        yield f"DROP TABLE {', '.join(tables + [kept_rows] * bool(kept))}"
 
-    def _numbered(self, column: Column, target: str, number: int) -> Iterator[str]:
+    def _numbered(self, column: Column, target: str, scratch: tuple[str, str]) -> Iterator[str]:
         """Two numbered tables: rows in the order of their keys, and values in a random one."""
-        name, (rows, taken) = identifier(column.name), _shuffle(number)
+        name, (rows, taken) = identifier(column.name), scratch
         keys = self.keys[column.table_name]
         listed = ", ".join(identifier(key.name) for key in keys)
         row = (
@@ -338,6 +384,11 @@ def plan(columns: Iterable[Column], rules: Rules) -> Masking:
         tagged=frozenset({"email"})
         | {rule.kind for column, rule in changed if column.is_unique and rule.kind in REALISTIC},
         lengths=lengths,
+        related=frozenset(
+            frozenset({one.table_name, ".".join(one.references[:2])})
+            for one in everything
+            if one.references
+        ),
         locale=rules.locale,
         values=rules.values,
     )
@@ -450,6 +501,9 @@ def secret_statements(secret: bytes) -> tuple[str, ...]:
     return (f"SET @lab_inner = x'{inner.hex()}', @lab_outer = x'{outer.hex()}'",)
 
 
+LAST = f"DROP DATABASE {SCRATCH}"
+"""The statement that comes after those of all tables."""
+
 FORGET = "SET @lab_inner = NULL, @lab_outer = NULL"
 """Takes the secret from the session."""
 
@@ -481,14 +535,9 @@ def _bytes(column: Column, name: str) -> str:
     return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
 
 
-def _shuffle(number: int) -> tuple[str, str]:
+def _shuffle(table: int, number: int) -> tuple[str, str]:
     """The tables of a shuffle: of its rows, and of its values."""
-    return f"{SCRATCH}.shuffle_rows_{number}", f"{SCRATCH}.shuffle_values_{number}"
-
-
-def identifier(name: str) -> str:
-    """``name`` as an identifier in SQL."""
-    return "`" + name.replace("`", "``") + "`"
+    return f"{SCRATCH}.shuffle_rows_{table}_{number}", f"{SCRATCH}.shuffle_values_{table}_{number}"
 
 
 def literal(text: str) -> str:

@@ -30,7 +30,7 @@ from lab.errors import InvalidSpec
 from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets import apart, physical
+from lab.lifecycle.datasets import apart, physical, transfer
 from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
 from lab.lifecycle.datasets.made import Made
 from lab.lifecycle.datasets.masking import columns_of, mask
@@ -226,16 +226,13 @@ def _loaded(
         _fill(server, data)
         found = outside(server, masked=True)
         with ctx.progress.step("mask", "masking the data"):
-            databases = mask(server, rules, _secret(ctx, owner, name))
-            with_accounts = bool(found.accounts)
-            length = server.write(_MASKED, databases, accounts=with_accounts) if databases else 0
+            columns = mask(server, rules, _secret(ctx, owner, name))
+            accounts = bool(found.accounts)
+            written = transfer.write(server, _MASKED, columns, accounts=accounts)
             server.discard(keep=[masked.name])
         server = boot(ctx, owner, BASE, image, size, profile, [masked], options)
         with ctx.progress.step("load", "loading the masked data"):
-            try:
-                server.read(_MASKED, length, Pace(ctx.progress, "load", length))
-            except Refused as error:
-                raise refused(error, "the masked data") from None
+            transfer.read(server, _MASKED, written)
     return server, found
 
 

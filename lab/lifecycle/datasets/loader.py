@@ -46,6 +46,10 @@ _ERROR = re.compile(r"^(ERROR \d+ \(\w+\))(?: at line \d+)?(: [^\n]*)", re.MULTI
 _PIECE = MIB
 """Bytes of SQL that are sent to the guest at once."""
 _PARTS = "/run/lab-load/sql"
+ROWS = "/run/lab-rows/rows"
+"""The directory of rows in a file system for another guest."""
+FIRST, LAST = "first.sql", "last.sql"
+"""Files of it, which are executed before and after there are rows."""
 _USERS = "table_schema NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')"
 _TABLES = (
     "SELECT table_schema, table_name, engine, table_rows, data_length + index_length"  # noqa: S608
@@ -132,48 +136,74 @@ class Server:
         self.run(_LOAD, "adopt", self._engine.service, "yes" if upgrade else "no")
         self._until_ended(lambda _: None)
 
-    def execute(self, statements: Iterable[str], answered: Callable[[int], None]) -> None:
-        """Execute statements in one session; raises Refused, NotReady.
+    def execute(
+        self, sessions: Sequence[Iterable[str]], answered: Callable[[int], None], size: int = 0
+    ) -> None:
+        """Execute the statements of sessions, at the same time; raises Refused, NotReady.
 
         They are in the guest's memory only, in files that are removed when they were read.
-        ``answered`` is called with the number that one of them selected last.
+        ``answered`` is called with the sum of the numbers that each session selected last, and of
+        the bytes that the server has read of a file of rows; ``size``: what that comes to.
         """
+        if not sessions:
+            return
         self.run(_LOAD, "clear")
+        for number, statements in enumerate(sessions):
+            self._send_all(number, statements)
+        self.run(_LOAD, "parts")
+        self._until_ended(answered, size)
+
+    def _send_all(self, session: int, statements: Iterable[str]) -> None:
         pieces, piece = 0, bytearray()
         for statement in statements:
             piece += statement.encode() + b";\n"
             if len(piece) >= _PIECE:
-                self._send(pieces, piece)
+                self._send(session, pieces, piece)
                 pieces += 1
-        self._send(pieces, piece)
-        self.run(_LOAD, "parts")
-        self._until_ended(answered)
+        self._send(session, pieces, piece)
 
     def forget_links(self) -> list[str]:
         """Remove whom the server follows, and how far: a line for each, ``link x``."""
         return self.run(_LOAD, "links", timeout=_LONG_SECONDS).splitlines()
 
-    def write(self, disk: str, databases: Sequence[str], *, accounts: bool) -> int:
-        """Dump databases to a disk, and with ``accounts`` all but an image's; the size in bytes.
+    def dump(self, disk: str, databases: Sequence[str], *, accounts: bool) -> None:
+        """Have a file system on a disk, with all of databases but their rows.
 
-        Raises Refused, NotReady.
+        ``accounts``: with those but an image's. Raises Refused, NotReady.
         """
         with_accounts = "yes" if accounts else "no"
         self.run(_LOAD, "dump", f"lab-{disk}", with_accounts, *_plain(databases))
-        said = self._until_ended(lambda _: None)
-        found = re.search(r"^(\d{1,18}) bytes", said, re.MULTILINE)
-        if found is None:
+        self._until_ended(lambda _: None)
+
+    def open(self, disk: str) -> None:
+        """Have the file system that another guest made on a disk; raises the same."""
+        self.run(_LOAD, "open", f"lab-{disk}")
+
+    def read_file(self, name: str) -> None:
+        """Execute a file of it: ``FIRST`` or ``LAST``; raises Refused, NotReady."""
+        self.run(_LOAD, "file", name)
+        self._until_ended(lambda _: None)
+
+    def close(self) -> dict[str, int]:
+        """Leave the file system; files of rows in it, and their sizes in bytes."""
+        said = self.run(_LOAD, "close", timeout=_LONG_SECONDS)
+        lines = [re.fullmatch(r"([0-9]{1,18}) ([0-9]{1,18})", line) for line in said.splitlines()]
+        if None in lines:
             raise _invalid()
-        return int(found[1])
+        return {line[2]: int(line[1]) for line in lines if line}
 
     def set_triggers_aside(self, databases: Sequence[str]) -> None:
-        """Drop the triggers of databases; ``write`` dumps them nevertheless, after all rows."""
+        """Drop the triggers of databases; ``dump`` has them nevertheless, after all rows."""
         self.run(_LOAD, "triggers", *_plain(databases), timeout=_LONG_SECONDS)
 
     def analyse(self) -> list[TableFacts]:
         """Have the server count its tables' rows and keys; what there is."""
         statements = self.run(_SQL, stdin=f"{_ANALYSE}\n".encode(), timeout=_LONG_SECONDS)
         self.run(_SQL, stdin=statements.encode(), timeout=_LONG_SECONDS)
+        return self.tables()
+
+    def tables(self) -> list[TableFacts]:
+        """The tables, as the server knows them."""
         return [_table(row) for row in self.rows(_TABLES)]
 
     def forget(self) -> None:
@@ -208,9 +238,9 @@ class Server:
         for kind, ref in ended:
             ctx.store.resources.gone(owner, kind, ref)
 
-    def _send(self, number: int, piece: bytearray) -> None:
+    def _send(self, session: int, number: int, piece: bytearray) -> None:
         # The guest agent reads JSON a character at a time: emulated, a minute for half a MiB.
-        part = item("file", f"{_PARTS}.{number:06}", "600", "0:0", bytes(piece))
+        part = item("file", f"{_PARTS}.{session}.{number:06}", "600", "0:0", bytes(piece))
         piece.clear()
         channel = self.ctx.hypervisor.channel(self.node.guest)
         channel.personalise(

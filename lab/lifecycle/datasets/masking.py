@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from lab.datasets.columns import QUERY, Column, from_rows
+from lab.datasets.columns import QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
+    LAST,
     REQUIREMENTS,
     Masking,
-    identifier,
     plan,
     secret_statements,
     values,
 )
+from lab.datasets.rows import shared
 from lab.datasets.rules import Rules, scan, uncovered, unknown
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.datasets.loader import Refused, Server, failed, refused
@@ -26,8 +27,8 @@ _COLUMNS = 20_000
 """Columns of a dataset: what a guest says of them is kept, and read again for each scan."""
 
 
-def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
-    """Mask what ``server`` has, and return its databases.
+def mask(server: Server, rules: Rules, secret: bytes) -> tuple[Column, ...]:
+    """Mask what ``server`` has, and return the columns of its tables.
 
     Raises InvalidSpec for rules that do not fit, and for columns of covered tables without a rule;
     NotReady.
@@ -46,15 +47,35 @@ def mask(server: Server, rules: Rules, secret: bytes) -> list[str]:
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
             raise InvalidSpec(f"{requirement.message}: {found}", hint=requirement.hint)
     try:
-        made = masking.statements(secret, _created(server, masking), server.node.size.memory)
-        statements = [*secret_statements(secret), *made, FORGET]
-        server.execute(statements, partial(_masks, server, masking))
+        _apply(server, masking, secret)
     except Refused as error:
         raise refused(error, "masking") from None
     for suspicion in scan(columns, rules):
         text = f"{suspicion.column} looks like {suspicion.reason}, and no rule covers its table"
         server.ctx.progress.note("mask", text)
-    return databases
+    return columns
+
+
+def _apply(server: Server, masking: Masking, secret: bytes) -> None:
+    """Mask all tables, some at the same time; raises Refused, NotReady."""
+    own, created = secret_statements(secret), _created(server, masking)
+    server.execute([[*own, *masking.first(secret), FORGET]], _passed_over)
+    sizes = {f"{one.database}.{one.name}": one.size for one in server.tables()}
+    groups = masking.groups
+    large = {
+        at: sum(sizes.get(masking.tables[number][0][0].table_name, 0) for number in group)
+        for at, group in enumerate(groups)
+    }
+    sessions = [
+        [number for at in part for number in groups[at]]
+        for part in shared(large, server.node.size.cpus)
+    ]
+    memory = server.node.size.memory // max(len(sessions), 1)
+    server.execute(
+        [[*own, *masking.masked(some, created, memory), FORGET] for some in sessions],
+        partial(_masks, server, masking),
+    )
+    server.execute([[LAST]], _passed_over)
 
 
 def columns_of(server: Server) -> tuple[Column, ...]:
@@ -104,12 +125,14 @@ def _created(server: Server, masking: Masking) -> dict[str, str]:
     }
 
 
-def _masks(server: Server, masking: Masking, number: int) -> None:
-    """Report the table ``number`` of ``masking.tables``, as the guest says."""
-    if number < len(masking.tables):
-        column, _ = masking.tables[number][0]
-        text = f"{column.table_name}, table {number + 1} of {len(masking.tables)}"
-        server.ctx.progress.update("mask", text)
+def _masks(server: Server, masking: Masking, begun: int) -> None:
+    """Report how many of ``masking.tables`` are begun, as the guest says."""
+    if 0 < begun <= len(masking.tables):
+        server.ctx.progress.update("mask", f"table {begun} of {len(masking.tables)}")
+
+
+def _passed_over(_: int) -> None:
+    """Nothing that anybody waits for."""
 
 
 def _rows(server: Server, question: str) -> list[list[str]]:

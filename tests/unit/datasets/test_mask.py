@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lab.datasets.columns import QUERY, Column, from_rows
+from lab.datasets.columns import QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
+    LAST,
     REQUIREMENTS,
     SCRATCH,
     digest,
-    identifier,
     indexes_of,
     literal,
     plan,
@@ -335,6 +336,7 @@ def test_what_the_staging_server_must_not_have(data: Server) -> None:
         )
         assert [data.ask(one.question) for one in REQUIREMENTS] == [
             [("general_log",)],
+            [],
             [("shop.spy",)],
         ]
     finally:
@@ -449,6 +451,40 @@ def test_the_ends_of_a_foreign_key_are_cut_alike() -> None:
     )
     assert {masking.lengths[one] for one in columns} == {30}
     assert all(", 30)" in one for one in masking.statements(SECRET) if one.startswith("UPDATE"))
+
+
+def test_what_foreign_keys_connect_is_masked_in_one_session(data: Server) -> None:
+    """Protects from locks: an index is made while the other end of a foreign key is changed."""
+    data.ask(
+        "CREATE TABLE crm.a (id INT PRIMARY KEY, name VARCHAR(40))",
+        "CREATE TABLE crm.z (id INT PRIMARY KEY, a INT, mail VARCHAR(80),"
+        " FOREIGN KEY (a) REFERENCES crm.a (id),"
+        " FOREIGN KEY (mail) REFERENCES shop.orders (customer_email)) DEFAULT CHARSET=utf8mb4",
+    )
+    rules = b"""
+[tables."crm.a"]
+name = "name"
+[tables."crm.z"]
+a = "keep"
+mail = "email"
+"""
+    masking = plan(columns_of(data), parse(RULES + rules, "r.toml"))
+    names = [[masking.tables[number][0][0].table for number in group] for group in masking.groups]
+    assert sorted(map(sorted, names)) == [
+        ["a", "customers", "orders", "z"],
+        ["history"],
+        ["people"],
+    ]
+    sessions = [iter(masking.masked(group)) for group in masking.groups]
+    try:
+        data.ask(*masking.first(SECRET))
+        with ThreadPoolExecutor() as pool:
+            running = [
+                pool.submit(data.ask, *secret_statements(SECRET), *session) for session in sessions
+            ]
+        assert [one.result() for one in running] == [[]] * len(sessions)
+    finally:
+        data.ask(LAST)
 
 
 def test_a_database_of_the_scratch_schemas_name_is_not_dropped() -> None:

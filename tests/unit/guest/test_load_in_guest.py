@@ -31,7 +31,7 @@ def test_a_step_that_begins(load: Path) -> None:
     assert look(load) == "read 0\n"
     (load.parent / "run/pid").touch()
     assert look(load) == "read 0\n"
-    (load.parent / "run/answered").touch()
+    (load.parent / "run/answered.0").touch()
     assert look(load) == "read 0\n"
 
 

@@ -1,4 +1,7 @@
-"""The guest's program ``load`` dumps what a server has, and another loads it; both are real."""
+"""The guest's program ``load`` writes what a server has, and another reads it; both are real.
+
+A file system is a directory beside the disk: tests have no right to mount one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from lab.datasets.columns import QUERY, from_rows
+from lab.datasets.rows import reading, rows_of
 from lab.lifecycle.datasets.outside import outside
 from lab.progress import Progress
 from lab.run import run
@@ -79,8 +84,16 @@ class Guest:
     server: Server
     env: dict[str, str]
 
-    def load(self, *argv: str) -> None:
-        run([self.top / "load", *argv], timeout=SECONDS, env=self.env)
+    def load(self, *argv: str) -> str:
+        return run([self.top / "load", *argv], timeout=SECONDS, env=self.env).stdout
+
+    def execute(self, *sessions: Sequence[str]) -> str:
+        """Statements, as sessions at the same time; what is printed at the end."""
+        self.load("clear")
+        for number, statements in enumerate(sessions):
+            text = "".join(f"{statement};\n" for statement in statements)
+            (self.top / f"run/sql.{number}.000000").write_text(text)
+        return self.background("parts")
 
     def look(self) -> str:
         return run([self.top / "load", "look"], timeout=SECONDS, env=self.env).stdout
@@ -96,6 +109,40 @@ class Guest:
         raise AssertionError(argv)
 
 
+FILE_SYSTEMS = {
+    "mke2fs": """for disk; do :; done
+mkdir "$(readlink -f "$disk").fs"
+""",
+    "mount": """for place; do disk=${next-} next=$place; done
+rmdir "$place"
+ln -s "$(readlink -f "$disk").fs" "$place"
+""",
+    "umount": """rm "$1"
+mkdir "$1"
+""",
+}
+
+
+def carried(one: Guest, other: Guest, *databases: str, accounts: str = "no") -> None:
+    """Bring databases from one server to the other, as ``lab.lifecycle.datasets.transfer``."""
+    one.background("dump", "lab-masked", accounts, *databases)
+
+    def rows(guest: Guest) -> list[Any]:
+        columns = from_rows(one.server.ask(QUERY))
+        return list(rows_of(columns, f"{guest.top}/files/rows"))
+
+    parts = [table.written() for table in rows(one)]
+    one.execute([s for part in parts[::2] for s in part], [s for part in parts[1::2] for s in part])
+    files = {line.split()[1] for line in one.load("close").splitlines()}
+    assert files == {table.file for table in rows(one)}
+    other.load("open", "lab-masked")
+    other.background("file", "first.sql")
+    parts = [table.read() for table in rows(other)]
+    other.execute(*([*reading(), *part] for part in parts))
+    other.background("file", "last.sql")
+    other.load("close")
+
+
 @pytest.fixture
 def guests() -> Iterator[tuple[Guest, Guest]]:
     """Two, which have the same disk."""
@@ -106,12 +153,12 @@ def guests() -> Iterator[tuple[Guest, Guest]]:
         ]
         with tempfile.TemporaryDirectory(prefix="lab-gm-", dir="/tmp") as path:
             disk = Path(path, "disk")
-            disk.write_bytes(bytes(4 << 20))
+            disk.touch()
             with server() as one, server() as other:
                 found = []
                 for number, db in enumerate((one, other)):
                     top = Path(path, str(number))
-                    for name in ("run", "dev", "sys/vdb", "bin"):
+                    for name in ("run", "dev", "sys/vdb", "bin", "data"):
                         (top / name).mkdir(parents=True)
                     (top / "sys/vdb/serial").write_text("lab-masked")
                     (top / "dev/vdb").symlink_to(disk)
@@ -119,7 +166,13 @@ def guests() -> Iterator[tuple[Guest, Guest]]:
                         ("/run/lab-load", f"{top}/run"),
                         ("/sys/block/", f"{top}/sys/"),
                         ("disk=/dev/", f"disk={top}/dev/"),
+                        ("/run/lab-rows", f"{top}/files"),
+                        ("/run/mysqld/mysqld.pid", f"{db.directory}/pid"),
+                        ("/var/lib/mysql", f"{top}/data"),
                     )
+                    for name, text in FILE_SYSTEMS.items():
+                        (top / "bin" / name).write_text(f"#!/bin/sh -eu\n{text}")
+                        (top / "bin" / name).chmod(0o755)
                     for name in ("load", "sql", "mysql.pl"):
                         program(name, top, db.socket, *here).chmod(0o755)
                     for where, _ in programs:
@@ -141,10 +194,7 @@ def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> Non
     assert one.server.ask(DEFINITIONS[0]) == []
     one.server.ask("UPDATE shop.t SET name = CONCAT('masked', id)")
     assert one.server.ask("SELECT COUNT(*) FROM shop.audit") == [(0,)]
-    said = one.background("dump", "lab-masked", "no", "shop", ODD)
-    size = re.search(r"^(\d+) bytes", said, re.M)
-    assert size is not None
-    other.background("disk", "lab-masked", size[1])
+    carried(one, other, "shop", ODD)
     after = [other.server.ask(question) for question in DEFINITIONS]
     assert after[:-1] == before[:-1]
     assert [row[1] for row in after[-1]] == ["masked1", "masked2"]
@@ -192,10 +242,7 @@ def test_accounts_are_carried_and_definers_may_be_missing(guests: tuple[Guest, G
     other.server.ask(OWN)
     one.server.ask(*SCHEMA, odd, *ACCOUNTS)
     one.load("triggers", "shop", ODD)
-    said = one.background("dump", "lab-masked", "yes", "shop", ODD)
-    size = re.search(r"^(\d+) bytes", said, re.M)
-    assert size is not None
-    other.background("disk", "lab-masked", size[1])
+    carried(one, other, "shop", ODD, accounts="yes")
     for question in GRANTS:
         assert other.server.ask(question) == one.server.ask(question), question
     assert other.server.ask(
@@ -276,12 +323,13 @@ def test_masking_says_how_far_it_is(guests: tuple[Guest, Guest]) -> None:
     """Protects who waits for a large table: what a statement selected is seen while it runs."""
     one, _ = guests
     one.load("clear")
-    (one.top / "run/sql.000000").write_text("SELECT 1;\nSELECT 2;\nDO GET_LOCK('lab', 60);\n")
+    (one.top / "run/sql.0.000000").write_text("SELECT 1;\nSELECT 2;\nDO GET_LOCK('lab', 60);\n")
+    (one.top / "run/sql.1.000000").write_text("SELECT 3;\n")
     with one.server.connect() as holder, holder.cursor() as cursor:
         cursor.execute("SELECT GET_LOCK('lab', 0)")
         one.load("parts")
         for _ in attempts(Deadline.after(SECONDS)):
-            if one.look() == "read 2\n":
+            if one.look() == "read 5\n":
                 break
         else:
             raise AssertionError(one.look())
@@ -289,3 +337,47 @@ def test_masking_says_how_far_it_is(guests: tuple[Guest, Guest]) -> None:
         if one.look().startswith("done 0"):
             return
     raise AssertionError(one.look())
+
+
+def test_how_far_rows_are_read(guests: tuple[Guest, Guest]) -> None:
+    """Protects who waits for one large table: bytes are counted while its statement runs."""
+    one, other = guests
+    one.background("dump", "lab-masked", "no")
+    one.load("close")
+    other.load("open", "lab-masked")
+    rows = other.top / "files/rows/000000"
+    rows.write_text("1\n22\n333\n")
+    other.server.ask(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.t (id INT)",
+        "CREATE TRIGGER shop.wait BEFORE INSERT ON shop.t FOR EACH ROW DO GET_LOCK('lab', 60)",
+    )
+    other.load("clear")
+    part = other.top / "run/sql.0.000000"
+    part.write_text(f"SELECT 1000;\nLOAD DATA INFILE '{rows}' INTO TABLE shop.t;\n")
+    with other.server.connect() as holder, holder.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK('lab', 0)")
+        other.load("parts")
+        for _ in attempts(Deadline.after(SECONDS)):
+            if (said := other.look()) == "read 1009\n":
+                break
+        else:
+            raise AssertionError(said)
+    for _ in attempts(Deadline.after(SECONDS)):
+        if (said := other.look()).startswith("done 0"):
+            return
+    raise AssertionError(said)
+
+
+def test_the_first_session_that_fails_is_the_end(guests: tuple[Guest, Guest]) -> None:
+    one, _ = guests
+    one.load("clear")
+    (one.top / "run/sql.0.000000").write_text("DO SLEEP(3600);\n")
+    (one.top / "run/sql.1.000000").write_text("SELECT no_such_thing;\n")
+    one.load("parts")
+    for _ in attempts(Deadline.after(SECONDS)):
+        if (said := one.look()).startswith("done 1\n"):
+            assert "ERROR 1054" in said
+            assert "no_such_thing" in said
+            return
+    raise AssertionError(said)
