@@ -30,6 +30,8 @@ import contextlib
 import errno
 import os
 import re
+import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -340,7 +342,8 @@ def make_directory(path: Path, mode: int) -> Path:
     """Make ``path`` with exactly ``mode`` whatever the umask; fine if it is there, and ours.
 
     Parents that are missing are made too. Raises HostUnfit, also if the directory, or a link in
-    its place, belongs to another user than us or root: they could lead elsewhere what is written.
+    its place, belongs to another user than us or root, or all users can write to it: they could
+    lead elsewhere what is written.
     """
     try:
         if not path.is_dir():
@@ -360,6 +363,11 @@ def make_directory(path: Path, mode: int) -> Path:
                     " what is written there",
                     hint="become that user, set LAB_HOME to a directory of your own, or chown it",
                 )
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise HostUnfit(
+                f"all users can write to {path}: what is there may not be ours",
+                hint=f"`chmod o-w {shlex.quote(str(path))}`, or set LAB_HOME to a new directory",
+            )
     except OSError as error:
         raise unwritable(path, error) from error
     return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,13 +153,21 @@ def _file(path: Path, *, resume: bool) -> Iterator[_File]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
+    # The name is known before: in a directory that others can write to, they may have made it.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, flags, 0o600)
     except FileNotFoundError:
         raise NotFound(f"there is no directory {path.parent}") from None
     except OSError as error:
         raise HostUnfit(f"{path} cannot be written: {error.strerror}") from None
     try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+            raise HostUnfit(
+                f"{path} is not a file of ours alone: it has another owner or name, or is no file",
+                hint="export to a directory that only you can write to",
+            )
         yield handle
     finally:
         os.close(handle)

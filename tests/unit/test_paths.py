@@ -175,6 +175,10 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostUnfit, match=r"labs belongs to another user \(uid 65534\)"):
         home.create()
     home.labs.unlink()
+    home.root.chmod(0o1777)
+    with pytest.raises(HostUnfit, match="all users can write to"):
+        home.create()
+    home.root.chmod(0o711)
     os.chown(home.root, 65534, 65534)
     with pytest.raises(HostUnfit, match="home belongs to another user"):
         home.create()

@@ -6,10 +6,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -255,11 +255,11 @@ def _opened(to: str) -> Iterator[IO[bytes] | None]:
         yield None
         return
     given, path = Path(to), Path(os.path.realpath(to))
-    beside = path.with_name(f".{path.name}.part-{os.getpid()}")
+    beside = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
     part = beside if given.is_file() or not given.exists() else given
     try:
         try:
-            with _compressed(part, given.suffix) as file:
+            with _written(part, new=part is beside) as raw, _compressed(raw, given.suffix) as file:
                 yield file
             if part is beside:
                 part.replace(path)
@@ -269,20 +269,28 @@ def _opened(to: str) -> Iterator[IO[bytes] | None]:
         beside.unlink(missing_ok=True)
 
 
-def _compressed(path: Path, suffix: str) -> Any:
-    """A file for bytes, which it compresses as the suffix says."""
+def _written(path: Path, *, new: bool) -> BinaryIO:
+    """A file that is written to; ``new``: one that nobody else made, nor leads elsewhere."""
+    if not new:
+        return path.open("wb")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
+
+
+def _compressed(file: BinaryIO, suffix: str) -> Any:
+    """``file``, for bytes that it compresses as the suffix says."""
     if suffix == ".gz":
         import gzip
 
-        return gzip.open(path, "wb", compresslevel=6)
+        return gzip.open(file, "wb", compresslevel=6)
     if suffix == ".bz2":
         import bz2
 
-        return bz2.open(path, "wb")
+        return bz2.open(file, "wb")
     if suffix == ".xz":
         import lzma
 
-        return lzma.open(path, "wb", preset=1)
+        return lzma.open(file, "wb", preset=1)
     if suffix == ".zst":
         try:
             import zstandard
@@ -291,5 +299,5 @@ def _compressed(path: Path, suffix: str) -> Any:
                 "the package zstandard, which writes .zst files, is not installed",
                 hint="--to a file that ends in .gz or .xz",
             ) from None
-        return zstandard.open(path, "wb")
-    return path.open("wb")
+        return zstandard.open(file, "wb")
+    return nullcontext(file)

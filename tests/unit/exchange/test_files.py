@@ -163,3 +163,19 @@ def test_source_reads_a_file(tmp_path: Path) -> None:
         assert stream.read() == WHOLE
     with pytest.raises(InvalidSpec), target("-", resume=False):
         raise InvalidSpec("passed on")
+
+
+def test_a_partial_file_that_others_made_is_not_written(tmp_path: Path) -> None:
+    """Protects root's files: an export to /tmp has a name that others know before."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"mine")
+    path, partial = tmp_path / "x.lab", tmp_path / "x.lab.part"
+    for put in (os.symlink, os.link):
+        put(precious, partial)
+        with pytest.raises(HostUnfit), target(str(path), resume=False) as file:
+            file.write(WHOLE)
+        assert precious.read_bytes() == b"mine"
+        partial.unlink()
+    os.mkfifo(partial)
+    with pytest.raises(HostUnfit, match="not a file of ours"), target(str(path), resume=True):
+        pass
