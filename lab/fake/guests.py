@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -98,6 +99,8 @@ class Guests:
         self._directory = directory.absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._before = before
+        self._version = self._directory / "version"
+        self._read: tuple[str, dict[Path, Record]] = ("", {})
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -107,14 +110,13 @@ class Guests:
 
     def all(self) -> list[Record]:
         """Every guest, sorted by name."""
-        return [_load(path.read_text()) for path in sorted(self._directory.glob("*.json"))]
+        return list(self._all().values())
 
     def find(self, name: GuestName, home: str) -> Record:
         """The guest of that name; raises NotFound, and Conflict if it is another installation's."""
-        try:
-            record = _load(self._path(name).read_text())
-        except FileNotFoundError:
-            raise NotFound(f"looking for {name}: no such guest") from None
+        record = self._all().get(self._path(name))
+        if record is None:
+            raise NotFound(f"looking for {name}: no such guest")
         if record.home != home:
             raise Conflict(
                 f"guest {name} does not belong to this installation",
@@ -133,7 +135,10 @@ class Guests:
         """Keep ``record``, all of it or nothing."""
         path = self._path(record.name)
         draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(record), default=str))
+        text = json.dumps(asdict(record), default=str)
+        draft.write_text(text)
+        known = {**self._all(), path: _load(text)}
+        self._changing(dict(sorted(known.items())))
         draft.replace(path)
 
     def count(self, record: Record, command: str) -> Record:
@@ -145,7 +150,28 @@ class Guests:
 
     def remove(self, name: GuestName) -> None:
         """The guest is no more."""
-        self._path(name).unlink()
+        gone = self._path(name)
+        self._changing({path: one for path, one in self._all().items() if path != gone})
+        gone.unlink()
+
+    def _all(self) -> dict[Path, Record]:
+        """Every guest by its file, sorted: read again only after another process changed one.
+
+        Each question looks at all guests, and a service with hundreds asks many.
+        """
+        version, known = self._read
+        now = self._version.read_text() if self._version.exists() else ""
+        if not now or now != version:
+            files = sorted(self._directory.glob("*.json"))
+            known = {path: _load(path.read_text()) for path in files}
+            self._read = now, known
+        return known
+
+    def _changing(self, known: dict[Path, Record]) -> None:
+        """Guests will be as ``known`` says. Before: who dies meanwhile leaves nothing untrue."""
+        version = secrets.token_hex(8)
+        self._version.write_text(version)
+        self._read = version, known
 
     def refuse(self, guest: GuestSpec) -> None:
         """Raise what a real hypervisor would if it were to make ``guest`` now."""

@@ -13,9 +13,11 @@ import json
 import re
 import sqlite3
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 
 from lab.errors import StatementRefused
 from lab.guest import network, seed
@@ -235,17 +237,28 @@ def _address(disks: Sequence[Disk], name: str) -> str:
     return {key: value for key, _, value in lines}.get(name, "").partition("/")[0]
 
 
-def _seeded(disks: Sequence[Disk], path: str) -> list[str]:
+def _seeded(disks: Sequence[Disk], path: str) -> Sequence[str]:
     """The lines of the file whose path ends so in a guest's seed, none if it has none."""
     for disk in disks:
-        # The seed of a builder is a file system for cloud-init.
-        if disk.serial == seed.SERIAL and tarfile.is_tarfile(disk.path):
-            with tarfile.open(disk.path) as archive:
-                for name in archive.getnames():
-                    if name.startswith("lab/root/") and name.endswith(path):
-                        file = archive.extractfile(name)
-                        return file.read().decode().splitlines() if file else []
-    return []
+        if disk.serial == seed.SERIAL:
+            there = disk.path.stat()
+            for name, lines in _files(disk.path, there.st_ino, there.st_mtime_ns).items():
+                if name.startswith("lab/root/") and name.endswith(path):
+                    return lines
+    return ()
+
+
+@lru_cache(maxsize=4096)
+def _files(path: Path, inode: int, changed: int) -> Mapping[str, Sequence[str]]:  # noqa: ARG001
+    """The lines of each file of a seed, none of a builder's, which is no archive."""
+    if not tarfile.is_tarfile(path):
+        return {}
+    with tarfile.open(path) as archive:
+        files = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        return {
+            name: tuple(file.read().decode(errors="replace").splitlines()) if file else ()
+            for name, file in files.items()
+        }
 
 
 def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
