@@ -14,6 +14,7 @@ import pymysql
 from bench.figures import Figure, Target, start_up
 from bench.labs import Failed, Home, Ran, together
 from bench.probe import disk, pss, qemu_of, unready
+from lab.errors import LabError
 from lab.paths import Home as LabHome
 from lab.state.records import LabRecord, NodeRecord
 from lab.state.store import Store
@@ -81,7 +82,7 @@ class Log:
         self.say(what)
         try:
             yield
-        except Failed as error:
+        except (Failed, LabError) as error:  # of a command, and of the client
             self.failures.append(f"{what}: {error}")
             self.say(f"  FAILED: {error}")
 

@@ -36,8 +36,16 @@ def readers(home: Home, other: Home, runs: int, seconds: float, log: Log) -> lis
     """All of it; ``other``: a home for labs of fakes. ``seconds``: how long clients poll."""
     return [
         *_real(home, runs, seconds, log),
-        *_fakes(replace(other, env=_FAKE), seconds, log),
+        *_fakes(replace(other, env=_FAKE | _roomy(other.root)), seconds, log),
     ]
+
+
+def _roomy(root: Path) -> dict[str, str]:
+    """The environment of a service for which labs of fakes have all the memory they ask for."""
+    config = root / "config"
+    (config / "lab").mkdir(parents=True)
+    (config / "lab" / "config.toml").write_text('[serve]\nmemory = "1T"\n')
+    return {"XDG_CONFIG_HOME": str(config)}
 
 
 def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
@@ -191,8 +199,9 @@ def _questions(home: Home, lab: str, url: str, token: Path, pages: int, seconds:
 
 
 def _counted(home: Home, lab: str) -> float:
-    rows = home.run("sql", lab, "-e", "SHOW GLOBAL STATUS LIKE 'Questions'", "-o", "json").value
-    return float(rows[0]["Value"])
+    question = "SHOW GLOBAL STATUS LIKE 'Questions'"
+    ((_, value),) = home.run("sql", lab, "-e", question, "-o", "json").value["rows"]
+    return float(value)
 
 
 def _cpu(process: subprocess.Popen[str]) -> float:

@@ -33,9 +33,9 @@ _GRACE = 0.05
 """Seconds that a question whose time is over takes to end."""
 _STEP = 0.5
 """Seconds between two looks whether only slow servers are left."""
-_UNANSWERED = 64
-"""Questions to one node that may wait for an answer at the same time, more than a service has
-callers: whoever is root in a node decides whether each takes all of its time."""
+_UNANSWERED = 8
+"""Questions to one node that may wait for an answer at the same time, of the observer and of jobs
+that wait for it: whoever is root in a node decides whether each takes all of its time."""
 _SERVING = ("ready", "degraded", "not-synced")
 """States of nodes that are in a primary component."""
 
