@@ -83,7 +83,9 @@ def emulated_cpu(version: str) -> str:
     """The CPU model for a QEMU that says ``version`` of itself."""
     found = re.search(r"version (\d+)", version)
     # Before 8 it mis-executes cmpxchg16b when it translates code: Linux 6 panics.
-    return "max" if found and int(found[1]) >= 8 else "max,cx16=off"
+    broken = "" if found and int(found[1]) >= 8 else ",cx16=off"
+    # With these Linux copies byte by byte, which is slow if it is emulated.
+    return f"max{broken},erms=off,fsrm=off"
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from testvm.machine import Accelerator
 from testvm.release import RELEASES, ROOT, Release, find, requirements, selected
 
 BOOKWORM, TRIXIE = RELEASES
-EMULATED = Accelerator(False, "max,cx16=off", "no vmx", 2_600_000)
+EMULATED = Accelerator(False, "max,cx16=off,erms=off,fsrm=off", "no vmx", 2_600_000)
 
 PINS = """\
 # by a tool
@@ -190,9 +190,9 @@ def test_only_a_guest_for_one_run_ends_by_itself() -> None:
 @pytest.mark.parametrize(
     ("version", "cpu"),
     [
-        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)", "max,cx16=off"),
-        ("QEMU emulator version 10.0.2", "max"),
-        ("something else", "max,cx16=off"),
+        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)", "max,cx16=off,erms=off,fsrm=off"),
+        ("QEMU emulator version 10.0.2", "max,erms=off,fsrm=off"),
+        ("something else", "max,cx16=off,erms=off,fsrm=off"),
     ],
 )
 def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> None:

@@ -33,6 +33,9 @@ def ssh_command(private: Path, host: str, port: int, *more: str) -> list[str]:
         "GlobalKnownHostsFile=/dev/null",
         "StrictHostKeyChecking=yes",
         "LogLevel=ERROR",
+        # The ones that cost an emulated processor least: a quarter more goes through.
+        "Ciphers=^aes128-ctr",
+        "MACs=^umac-64-etm@openssh.com",
         f"Port={port}",
         *more,
     ]
