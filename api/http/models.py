@@ -231,7 +231,16 @@ class Node(BaseModel):
         Known,
         Field(description="Empty: it has the role now; else it had it once, or was made in it."),
     ]
-    unmet: Annotated[list[Unmet], Field(description="What it lacks to be ready.")]
+    unmet: Annotated[
+        list[Unmet], Field(description="What it lacks to be ready, or is not known to have.")
+    ]
+    answered: Annotated[
+        bool,
+        Field(
+            description="Whether it answered. Its state may be unknown all the same, while a node"
+            " on which a requirement depends does not answer."
+        ),
+    ]
 
     @staticmethod
     def of(view: NodeView) -> Node:
@@ -256,6 +265,7 @@ class Node(BaseModel):
             observed_at=view.observed_at,
             role_known=view.role_known,
             unmet=[Unmet(**vars(one)) for one in view.unmet],
+            answered=view.answered,
         )
 
 

@@ -107,6 +107,10 @@ statements, but its cluster is incomplete; it is joining, donating or desynced; 
 statements that write."""
 
 
+UNKNOWN = "unknown: "
+"""What a value begins with that is not known; the reason follows, such as a silent source."""
+
+
 @dataclass(frozen=True)
 class Condition:
     """A requirement of a node: ``variable`` in its answer has ``value``.
@@ -129,6 +133,11 @@ class Condition:
     def found(self, answer: Mapping[str, str]) -> str:
         """The value in ``answer``."""
         return answer.get(self.variable, "nothing")
+
+    def met(self, answer: Mapping[str, str]) -> bool | None:
+        """Whether it is met; None if that is not known."""
+        found = self.found(answer)
+        return None if found.startswith(UNKNOWN) else found == self.value
 
 
 @dataclass(frozen=True)
@@ -336,7 +345,8 @@ class Blueprint(Protocol):
         """The statement to whose answer ``requirements`` apply; its rows are (name, value).
 
         ``reported``: what the node's ``sources`` just said, by their names; nothing of one that
-        does not answer. It comes from guests, whose root may say anything.
+        does not answer: what depends on it is ``UNKNOWN``. It comes from guests, whose root may say
+        anything.
         """
 
     def elsewhere(

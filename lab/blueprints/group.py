@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lab.blueprints import (
+    UNKNOWN,
     Blueprint,
     Cluster,
     Condition,
@@ -239,7 +240,7 @@ class Group(server.Defaults):
         shared = "'shared'"
         for name, said in reported.items():
             if not said:
-                shared = f"'unknown: {name} does not answer'"
+                shared = f"'{UNKNOWN}{name} does not answer'"
             else:  # as hexadecimal digits: it comes from a guest
                 view = said.get("view", "")[:_VIEW].encode().hex()
                 shared = _SHARED.replace("{view}", view).replace("{name}", name)

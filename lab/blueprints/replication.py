@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.blueprints import (
+    UNKNOWN,
     Blueprint,
     Cluster,
     Condition,
@@ -452,13 +453,13 @@ class Replication(server.Defaults):
         for name, said in sources.items():
             position = said.get("position", "")
             if not gtid.valid_position(position):
-                caught_up = f"'unknown: {name} sent an invalid position'"
+                caught_up = f"'{UNKNOWN}{name} sent an invalid position'"
             elif position and role != "delayed":
                 caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
         if not sources and silent:
-            caught_up = f"'unknown: {silent[0]} does not answer'"
+            caught_up = f"'{UNKNOWN}{silent[0]} does not answer'"
         elif not sources and len(reported) >= self.nodes - 1:
-            caught_up = "'unknown: no node takes writes'"
+            caught_up = "'no node takes writes'"
         elif not sources:  # of a node whose source is not to run, no more is wanted
             running = _LINKED_AT_LEAST
         return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
@@ -763,9 +764,9 @@ def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = Fal
     for name, said in reported.items():
         position = said.get("position")
         if position is None:
-            caught_up = f"'unknown: {name} does not answer'"
+            caught_up = f"'{UNKNOWN}{name} does not answer'"
         elif not gtid.valid_position(position):
-            caught_up = f"'unknown: {name} sent an invalid position'"
+            caught_up = f"'{UNKNOWN}{name} sent an invalid position'"
         elif position:
             positions.append(position)
     if positions and caught_up == "'yes'" and not delayed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from lab.blueprints import has_server
 from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import SILENT, SSL_MODE
+from lab.lifecycle.core.views import SSL_MODE
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
 from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.inspect import lab, record_of
@@ -176,7 +176,7 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
 def _primary(ctx: Context, name: str, writers: Sequence[str]) -> str:
     """The node that takes writes, by its role, in a lab whose nodes elect it; raises NotReady."""
     entry = lab(ctx, name).entry
-    if entry is None or entry.role not in writers or entry.state in SILENT:
+    if entry is None or entry.role not in writers or entry.is_silent:
         raise NotReady(
             f"no node of {name} answers as its {' or '.join(writers)}",
             hint=f"`lab status {name}` shows the nodes, `--node` chooses one of them",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
 from dataclasses import dataclass, replace
 
@@ -40,6 +40,8 @@ LINKS = "SHOW /*M! ALL REPLICAS*/ /*!80000 REPLICA*/ STATUS"
 _HOST = ("Master_Host", "Source_Host")
 """The column with the address of a source, in MariaDB and in MySQL."""
 _SOURCES = "sources"
+_LACKING = "lacking"
+"""In an answer: the nodes on whose answers it depends, and that did not answer."""
 _BY_ADDRESS = {
     network.inner_address(number): node_name(number) for number in range(1, NODES_LIMIT + 1)
 }
@@ -76,11 +78,14 @@ def through_port(
     *,
     patience: float = _PATIENCE,
     deadline: Deadline | None = None,
+    down: Collection[str] = (),
+    once: bool = False,
 ) -> Ask:
     """Ask ``nodes`` as a user would: with the lab's account, through the published port.
 
     ``patience``: seconds that a node has to answer; ``deadline``: they are asked again and again
     until then, and one that is slow gets more time. One without SQL is asked for its guest agent.
+    ``down``: the names of those that do not run; ``once``: see ``_sources_first``.
     """
     server = ways.kept or ways.sql_all
 
@@ -112,7 +117,7 @@ def through_port(
     asked = _together(put)
     if deadline is not None:
         asked = _patient(asked, deadline)
-    return _sources_first(blueprint, nodes, asked, patience)
+    return _sources_first(blueprint, nodes, asked, patience, down=down, once=once)
 
 
 def _patient(put: _Put, deadline: Deadline) -> _Put:
@@ -218,38 +223,92 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[
     return _sources_first(blueprint, nodes, put, _INSIDE_SECONDS)
 
 
-def _sources_first(
-    blueprint: Blueprint, nodes: Sequence[Target], put: _Put, patience: float
-) -> Ask:
-    """Puts a node's question, with what the nodes that it replicates from said just before.
+class _Asking:
+    """Puts questions of ``blueprint`` to nodes, and what they report to those that depend on it.
 
-    ``patience``: seconds for all of that.
+    See ``_sources_first``.
     """
-    members = {node.name: member_of(node) for node in nodes}
-    by_name = {node.name: node for node in nodes}
 
-    def reported_by(name: str) -> Mapping[str, str]:
-        node = by_name[name]
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        nodes: Sequence[Target],
+        put: _Put,
+        down: Collection[str],
+        *,
+        once: bool,
+    ) -> None:
+        self._blueprint, self._put, self._down, self._once = blueprint, put, down, once
+        self._by_name = {node.name: node for node in nodes}
+        self._known: dict[str, Mapping[str, str]] = {}
+
+    def ask(
+        self, node: Target, reported: Mapping[str, Mapping[str, str]], seconds: float
+    ) -> Mapping[str, str]:
+        """What a node answers; ``reported``: what it depends on."""
+        found = self._put(node, self._blueprint.question(node.role, reported), seconds)
+        if self._once:
+            self._known[node.name] = found
+        return found
+
+    def reports(self, names: Sequence[str], seconds: float) -> dict[str, Mapping[str, str]]:
+        """What nodes say, all asked at the same time: several that are silent take no longer."""
+        if len(names) < 2:
+            return {name: self._report(name, seconds) for name in names}
+        with ThreadPoolExecutor(len(names)) as pool:
+            found = pool.map(lambda name: self._report(name, seconds), names)
+            return dict(zip(names, found, strict=True))
+
+    def first(self, names: Sequence[str], seconds: float) -> dict[str, Mapping[str, str]]:
+        """What one of the nodes says, the first if it answers."""
+        found = self.reports(names[:1], seconds / 2)
+        return found if any(found.values()) else found | self.reports(names[1:], seconds / 2)
+
+    def _report(self, name: str, seconds: float) -> Mapping[str, str]:
+        if name in self._known or name in self._down:
+            return self._known.get(name, {})
         try:
-            return put(node, blueprint.question(node.role, {}), patience * (1 - _REST))
+            return self.ask(self._by_name[name], {}, seconds)
         except (CommandFailed, NotReady, NotFound):
             return {}
 
+
+def _sources_first(
+    blueprint: Blueprint,
+    nodes: Sequence[Target],
+    put: _Put,
+    patience: float,
+    *,
+    down: Collection[str] = (),
+    once: bool = False,
+) -> Ask:
+    """Puts a node's question, with what the nodes that it replicates from said just before.
+
+    ``patience``: seconds for all of that, unless ``put`` gives nodes more. ``down``: nodes that do
+    not run; they are not asked what others depend on. ``once``: a node that has answered is not
+    asked that either, for its answer holds as long as what is returned is used.
+    """
+    members = [member_of(node) for node in nodes]
+    asking = _Asking(blueprint, nodes, put, down, once=once)
+    least = patience * _REST
+
     def answer(node: Target) -> Mapping[str, str]:
-        member, others = member_of(node), list(members.values())
-        reported: dict[str, Mapping[str, str]] = {}
-        for name in blueprint.sources(member, others):
-            reported[name] = reported_by(name)
-            if reported[name] and blueprint.any_source:
-                break
-        share = _REST if reported else 1.0
-        found = put(node, blueprint.question(node.role, reported), patience * share)
-        known = set(reported)
-        while more := blueprint.elsewhere(member, others, found, reported):
-            reported[more[0]] = reported_by(more[0])
-        if known != set(reported):
-            found = put(node, blueprint.question(node.role, reported), patience * _REST)
-        return found
+        member, end = member_of(node), Deadline.after(patience)
+        sources = blueprint.sources(member, members)
+        reports = asking.first if blueprint.any_source else asking.reports
+        reported = reports(sources, patience - least)
+        found = asking.ask(node, reported, max(end.left, least))
+        before = set(reported)
+        while more := blueprint.elsewhere(member, members, found, reported):
+            reported |= asking.reports(more, max(end.left, least) * (1 - _REST))
+        if before != set(reported):
+            try:
+                found = asking.ask(node, reported, max(end.left, least))
+            except NotReady as error:
+                slow = error.begun or end.passed  # not silent: it answered just before
+                raise NotReady(error.what, details=error.details, begun=slow) from None
+        silent = [name for name, said in reported.items() if not said]
+        return {**found, _LACKING: ",".join(silent)}
 
     return answer
 
@@ -268,16 +327,18 @@ class Asked:
     ``role``: empty if it did not answer.
     ``position``: what it has executed, which may be nothing; None if that is not known.
     ``sources``: the nodes that it follows, by name; None if it was not asked for them.
+    ``lacking``: the nodes whose silence is why a requirement is not known.
     """
 
     role: str
     requirements: Sequence[tuple[Requirement, NodeState]]
     position: str | None = None
     sources: tuple[str, ...] | None = None
+    lacking: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[Requirement, NodeState] | None:
-        """The first requirement that is not met."""
+        """The first requirement that is not met, or not known to be."""
         return next((found for found in self.requirements if not found[0].met), None)
 
 
@@ -297,7 +358,7 @@ def ask_node(node: Target, nodes: int, blueprint: Blueprint, answer: Ask, way: s
     role = blueprint.role(node.role, found)
     conditions = blueprint.requirements(role, nodes)
     met: list[tuple[Requirement, NodeState]] = [
-        (Requirement(node.name, c.name, c.what, c.found(found) == c.value, c.found(found)), c.unmet)
+        (Requirement(node.name, c.name, c.what, c.met(found), c.found(found)), c.unmet)
         for c in conditions
     ]
     answered = Requirement(node.name, name, way, met=True)
@@ -306,7 +367,9 @@ def ask_node(node: Target, nodes: int, blueprint: Blueprint, answer: Ask, way: s
         position = None  # it was cut, or is none
     linked = found.get(_SOURCES)
     sources = None if linked is None else tuple(filter(None, linked.split(",")))
-    return Asked(role, [(answered, "unreachable"), *met], position, sources)
+    silent = filter(None, found.get(_LACKING, "").split(","))
+    lacking = tuple(silent) if any(one.met is None for one, _ in met) else ()
+    return Asked(role, [(answered, "unreachable"), *met], position, sources, lacking)
 
 
 def _reason(error: LabError) -> str:

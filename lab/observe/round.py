@@ -36,8 +36,8 @@ _STEP = 0.5
 _UNANSWERED = 8
 """Questions to one node that may wait for an answer at the same time, of the observer and of jobs
 that wait for it: whoever is root in a node decides whether each takes all of its time."""
-_SERVING = ("ready", "degraded", "not-synced")
-"""States of nodes that are in a primary component."""
+_SERVING = ("ready", "degraded", "not-synced", "unknown")
+"""States of nodes that are in a primary component, or may be."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Observed:
     """A node at the time of the query: its state, and the requirements it was derived from.
 
     ``role``: empty if it was not asked; ``position``, ``sources``: see ``Asked``; ``why``: see
-    ``Guest``. ``slow``: its server began to answer, and was not done in time.
+    ``Guest``. ``slow``: its server began to answer, and was not done in time. ``answered``: whether
+    it did, whatever its state is.
     """
 
     state: NodeState
@@ -55,6 +56,7 @@ class Observed:
     why: str = ""
     slow: bool = False
     sources: tuple[str, ...] | None = None
+    answered: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,16 @@ def observe(
     """Query all nodes of all ``subjects`` in parallel; the observations, by lab.
 
     Returns after ``within`` seconds; a node whose server began to answer by then has four times as
-    long. A node whose guest does not run is not queried, one whose guest is ``unknown`` is. Raises
-    nothing: a failure is the state of its node.
+    long, and so have those that depend on its answer. A node whose guest does not run is not
+    queried, one whose guest is ``unknown`` is. Raises nothing: a failure is the state of its node.
     """
     at, first, last = time.time(), Deadline.after(within), Deadline.after(within * _SLOW_TIMES)
     found: dict[Key, Observed] = {}
     questions: dict[Key, _Question] = {}
     for one in subjects:
         count, ask = size_of(one.nodes), None
+        others: dict[str, _Question] = {}
+        down = [node.name for node in one.nodes if not _may_run(guests.get(node.guest))]
         for node in one.nodes:
             key = (one.lab, node.name)
             guest = guests.get(node.guest)
@@ -125,7 +129,7 @@ def observe(
             why = guest.why if guest else ""
             if not one.asked:
                 found[key] = Observed(state, why=why)
-            elif state not in ("running", "unknown"):
+            elif node.name in down:
                 silent = _silent(count, node, one.plan, f"the guest is {state}", state)
                 found[key] = replace(silent, why=why)
             elif one.plan is None or one.account is None:
@@ -134,9 +138,11 @@ def observe(
                 why = f"no answer within {within:g} s"
                 found[key] = _silent(count, node, one.plan, why, _mute(state))
                 ask = ask or through_port(
-                    ways, one.plan, one.account, one.nodes, patience=within, deadline=last
-                )
-                questions[key] = _Question(count, node, one.plan, ask, last, _mute(state))
+                    ways, one.plan, one.account, one.nodes,
+                    patience=within, deadline=last, down=down, once=True,
+                )  # fmt: skip
+                asked = _Question(count, node, one.plan, ask, first, last, _mute(state), others)
+                questions[key] = others[node.name] = asked
     found |= _answers(questions, first, last)
     return {
         one.lab: Observation(
@@ -155,10 +161,10 @@ def lab_state(
     ``LAB_STATES`` for the meanings.
     """
     there = set(nodes)
-    if "unknown" in there and recorded in ("ready", "stopped"):
-        return "unknown"
     if recorded not in ("ready", "stopped"):
         return recorded
+    if "unknown" in there and there <= {"unknown", "ready"}:
+        return "unknown"
     if there <= {"stopped"}:
         return "stopped"
     if recorded == "stopped" and working:
@@ -172,14 +178,17 @@ def lab_state(
 
 def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeState:
     """The state that follows from a node's requirements, each with the state while it is unmet."""
-    unmet = {state for found, state in requirements if not found.met}
-    return next((state for state in WORST if state in unmet), "ready")
+    unmet = {state for found, state in requirements if found.met is False}
+    known = all(found.met is not None for found, _ in requirements)
+    return next((state for state in WORST if state in unmet), "ready" if known else "unknown")
 
 
 class _Question:
-    """The question to one of ``nodes`` of a lab; ``slow``: it began to answer, and was not done.
+    """The question to one of ``nodes`` of a lab; ``others``: those to all of them, by name.
 
-    It is then asked again, with more time, until ``last``. ``mute``: its state without an answer.
+    It has time until ``first``. ``slow``: it began to answer, and was not done; it is then asked
+    again, with more time, until ``last``. ``mute``: its state without an answer. ``over``: it has
+    answered, or will not. ``waits``: for a slow one that it depends on.
     """
 
     def __init__(
@@ -188,15 +197,44 @@ class _Question:
         node: Target,
         plan: Blueprint,
         ask: Ask,
+        first: Deadline,
         last: Deadline,
         mute: NodeState,
+        others: Mapping[str, _Question],
     ) -> None:
-        self._nodes, self._node, self._plan, self._put, self._last = nodes, node, plan, ask, last
-        self._mute = mute
-        self.slow = self._late = False
+        self._nodes, self._node, self._plan, self._put = nodes, node, plan, ask
+        self._first, self._last, self._mute, self._others = first, last, mute, others
+        self._lacking: tuple[str, ...] = ()
+        self.over = threading.Event()
+        self.slow = self.waits = self.answered = self._late = False
 
-    def answer(self) -> Observed:
-        """The answer, or its absence as the node's state."""
+    def answers(self) -> Iterator[Observed]:
+        """The answer, or its absence as the node's state; a better one if there will be one.
+
+        What it says of nodes that it depends on was not known if these answered later than it did.
+        """
+        try:
+            found = self._answer()
+            self.answered = found.answered
+            yield found
+        finally:
+            self.over.set()
+        if self._lacking and self._one_answers(self._lacking):
+            found = self._answer()
+            if found.answered:
+                yield found
+
+    def _one_answers(self, names: Sequence[str]) -> bool:
+        """Wait until nodes have answered, or will not; whether one has."""
+        there = [self._others[name] for name in names if name in self._others]
+        for one in there:
+            one.over.wait(self._first.left + _GRACE)
+            if one.slow:
+                self.waits = True
+                one.over.wait(self._last.left)
+        return any(one.answered for one in there)
+
+    def _answer(self) -> Observed:
         try:
             while True:
                 self._late = False
@@ -206,11 +244,12 @@ class _Question:
         except (LabError, OSError) as error:
             return _silent(self._nodes, self._node, self._plan, str(error), self._mute)
         found = tuple(found for found, _ in asked.requirements)
-        state = node_state(asked.requirements)
+        state, self._lacking = node_state(asked.requirements), asked.lacking
         state = self._mute if state == "unreachable" else state
         return Observed(
-            state, found, asked.role, asked.position, slow=self._late, sources=asked.sources
-        )
+            state, found, asked.role, asked.position,
+            slow=self._late, sources=asked.sources, answered=bool(asked.role),
+        )  # fmt: skip
 
     def _ask(self, node: Target) -> Mapping[str, str]:
         try:
@@ -219,6 +258,10 @@ class _Question:
             self._late = error.begun
             self.slow = self.slow or error.begun
             raise
+
+
+def _may_run(guest: Guest | None) -> bool:
+    return guest is not None and guest.state in ("running", "unknown")
 
 
 def _mute(guest: NodeState) -> NodeState:
@@ -258,26 +301,29 @@ def _answers(
         return {}
     done = _begun(questions, first)
     found: dict[Key, Observed] = {}
-    deadline = first
-    while len(found) < len(questions):
+    left, deadline = dict(questions), first
+    while left:
         try:
             key, answer = done.get(timeout=deadline.left + _GRACE)
         except queue.Empty:
-            slow = any(one.slow for key, one in questions.items() if key not in found)
+            slow = any(one.slow or one.waits for one in left.values())
             if not slow or last.passed:
                 break
             deadline = Deadline.after(min(_STEP, last.left))
             continue
-        found[key] = answer
+        if answer is None:
+            del left[key]
+        else:
+            found[key] = answer
     return found
 
 
 def _begun(
     questions: Mapping[Key, _Question], first: Deadline
-) -> queue.SimpleQueue[tuple[Key, Observed]]:
-    """Where the answers come, of questions that threads put until ``first``."""
+) -> queue.SimpleQueue[tuple[Key, Observed | None]]:
+    """Where the answers of questions come that threads put until ``first``; None after the last."""
     todo: queue.SimpleQueue[Key] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[Key, Observed]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[Key, Observed | None]] = queue.SimpleQueue()
     for key in questions:
         todo.put(key)
 
@@ -289,7 +335,9 @@ def _begun(
                 return
             with _counted(key) as allowed:
                 if allowed:
-                    done.put((key, questions[key].answer()))
+                    for answer in questions[key].answers():
+                        done.put((key, answer))
+                    done.put((key, None))
 
     for number in range(min(_THREADS, len(questions))):
         threading.Thread(target=work, name=f"observe-{number}", daemon=True).start()

@@ -19,7 +19,8 @@ NODE_STATES: Mapping[NodeState, str] = {
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
-    "unknown": "not observed within the last 30 s, or never; or it and the hypervisor are silent",
+    "unknown": "not observed within the last 30 s, or never; or it and the hypervisor are silent;"
+    " or it answers, but a node on which a requirement depends does not",
 }
 """The states of a node, and their meanings."""
 
@@ -38,7 +39,8 @@ LAB_STATES: Mapping[LabState, str] = {
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",
     "removing": "a command is removing it, or was interrupted",
     "pooled": "ready, and in a warm pool of the service",
-    "unknown": "its nodes were not observed within the last 30 s, or never, or one is `unknown`",
+    "unknown": "its nodes were not observed within the last 30 s, or never; or one is `unknown`,"
+    " and no other is known not to be ready",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
 """The states of a lab, and their meanings."""
@@ -51,7 +53,8 @@ READY: tuple[LabState, ...] = ("ready", "pooled")
 class Requirement:
     """Something that must hold for a node to be ready, and whether it does.
 
-    ``name``: in a word or two; ``met`` None: nobody could be asked; ``found``: what is there.
+    ``name``: in a word or two; ``met`` None: it is not known, as nobody could be asked; ``found``:
+    what is there, or why it is not known.
     """
 
     node: str

@@ -122,11 +122,14 @@ def _requested(view: LabView, text: str) -> str:
 
 
 def status_text(status: LabStatus, now: float) -> str:
-    """A lab, and a table of its nodes' requirements; unmet ones follow in full."""
+    """A lab, and a table of its nodes' requirements; those not met, or not known, follow in full.
+
+    Of a node that does not answer only that follows, as nothing else of it is known.
+    """
     text = lab_text(status.lab, now)
     unmet: list[tuple[str, Requirement | Unmet]]
-    unmet = [(one.node, one) for one in status.requirements if one.met is False]
-    if not status.requirements:  # of a service, which reports those that are not met
+    unmet = [(one.node, one) for one in status.requirements if not one.met and one.found]
+    if not status.requirements:  # of a service, which reports these alone
         unmet = [(node.name, one) for node in status.lab.nodes for one in node.unmet]
     if unmet or status.requirements:
         text += "\n"
@@ -138,7 +141,7 @@ def status_text(status: LabStatus, now: float) -> str:
 
 
 def _requirements(status: LabStatus) -> str:
-    marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "-"}
+    marks: dict[bool | None, str] = {True: tick(sys.stdout), False: cross(sys.stdout), None: "?"}
     names = list(dict.fromkeys(one.name for one in status.requirements))
     met = {(one.node, one.name): marks[one.met] for one in status.requirements}
     rows = [

@@ -9,7 +9,6 @@ from lab.blueprints import gtid
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
 from lab.lifecycle.core.views import (
-    SILENT,
     LabView,
     NodeView,
     Place,
@@ -62,7 +61,7 @@ def _place_text(place: Place, node: NodeView) -> str:
     link = place.link
     kinds = (link.kind, link.known and f"its source is {link.known}") if link else ()
     facts = [node.name, ", ".join(filter(None, (node.shown_role, *kinds)))]
-    facts.append(node.state if node.state in SILENT else "")
+    facts.append(node.state if node.is_silent else "")
     if not place.again:
         facts.append(gtid.shown(node.position, _POSITION))
         facts.append(_behind_text(node.behind))

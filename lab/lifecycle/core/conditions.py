@@ -9,7 +9,7 @@ from typing import Literal
 
 from lab.blueprints import Blueprint, proxy, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotFound, NotReady
-from lab.lifecycle.core.views import SILENT, LabView, NodeView
+from lab.lifecycle.core.views import LabView, NodeView
 from lab.names import parse_node
 from lab.observe.ways import Rows
 from lab.options import NONE, of
@@ -114,8 +114,12 @@ def unmet(
         if alone := [one.name for one in asked if one and one.state == "not-primary"]:
             return f"{alone[0]} is not-primary"
         return _not_true(condition.what, ask, seconds)
-    allowed = _STATES[condition.kind]
-    missing = [f"{node.name} is {node.state}" for node in view.nodes if node.state not in allowed]
+    allowed, online = _STATES[condition.kind], condition.kind == "online"
+    missing = [
+        f"{node.name} is {node.state}"
+        for node in view.nodes
+        if node.state not in allowed and not (online and node.answered)
+    ]
     return ", ".join(missing) if view.nodes else f"the lab is {view.state}"
 
 
@@ -152,7 +156,7 @@ def why_no_writes(view: LabView) -> str:
         return ""
     writers = view.endpoints.get("writers", view.endpoints.get("rw", ()))
     nodes = [node for node in view.nodes if node.name in writers]
-    if entry.is_proxy and entry.state not in SILENT:
+    if entry.is_proxy and not entry.is_silent:
         why = [_no_writer(node, view) for node in nodes]
         return f"no node of {view.name} takes writes: {'; '.join(why)}" if all(why) else ""
     why_not = _no_writer(entry, view)
@@ -160,7 +164,7 @@ def why_no_writes(view: LabView) -> str:
 
 
 def _no_writer(node: NodeView, view: LabView) -> str:
-    if node.state in (*SILENT, "not-primary"):
+    if node.is_silent or node.state == "not-primary":
         return f"{node.name}, {node.shown_role}, is {node.state}"
     try:
         plan = _plan(view)

@@ -19,8 +19,8 @@ from lab.schedule import ORIGIN
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
 
-SILENT = ("stopped", "paused", "unreachable", "unknown")
-"""The states of nodes that did not answer, so that what they have and do is not known."""
+_SILENT = ("stopped", "paused", "unreachable", "unknown")
+"""The states of nodes that did not answer, unless they are ``answered``."""
 
 SSL_MODE = "VERIFY_IDENTITY"
 """The mode in which clients verify a published server, as MySQL's clients name it."""
@@ -46,7 +46,8 @@ class NodeView:
     if it said so; ``behind``: transactions of the nodes that it replicates from which it has not
     executed, None if it replicates from none, or that is not known. ``role_known``: how the role is
     known, see ``Known``; empty as well where roles do not change. ``unmet``: what it lacks to be
-    ready, as it was observed.
+    ready, or is not known to have, as it was observed. ``answered``: whether it did; its state may
+    be ``unknown`` all the same, while a node on which it depends does not answer.
     """
 
     name: str
@@ -69,6 +70,12 @@ class NodeView:
     observed_at: float | None = None
     role_known: Known = ""
     unmet: tuple[Unmet, ...] = ()
+    answered: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it did not answer, so that what it has and does is not known."""
+        return self.state in _SILENT and not self.answered
 
     @property
     def is_proxy(self) -> bool:

@@ -314,6 +314,7 @@ def _node(
         behind=_behind(node.name, observed, links),
         observed_at=observed.at if observed else None,
         role_known=known,
+        answered=bool(seen and seen.answered),
         unmet=_unmet(seen),
     )
 
@@ -322,7 +323,9 @@ def _unmet(seen: Observed | None) -> tuple[Unmet, ...]:
     requirements = seen.requirements if seen else ()
     # What was found is what a guest said.
     return tuple(
-        Unmet(one.name, one.what, one.found[:_FOUND]) for one in requirements if one.met is False
+        Unmet(one.name, one.what, one.found[:_FOUND])
+        for one in requirements
+        if not one.met and one.found
     )
 
 
@@ -343,7 +346,8 @@ def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> Observati
     there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
     whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
     nodes = {
-        node.name: Observed(whole if node.name in there else "stopped") for node in found.nodes
+        node.name: Observed(whole, answered=True) if node.name in there else Observed("stopped")
+        for node in found.nodes
     }
     return Observation(found.lab.name, time.time(), nodes)
 

@@ -16,7 +16,7 @@ from lab.guest.network import inner_address
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.core.conditions import parse, unmet, why_no_writes
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import SILENT, LabView
+from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lab, labs, nodes_of, status
 from lab.lifecycle.promote import promote
 from lab.lifecycle.query import query
@@ -72,7 +72,7 @@ def takes_writes(ctx: Context, view: LabView) -> bool:
     node = view.entry
     if node.is_proxy:
         writers = [one for one in view.nodes if one.name in view.endpoints["writers"]]
-        return node.state not in SILENT and any(_written(ctx, one.name) for one in writers)
+        return not node.is_silent and any(_written(ctx, one.name) for one in writers)
     return _written(ctx, node.name)
 
 
@@ -88,19 +88,20 @@ def check(ctx: Context) -> None:
     """Fails if a view shows what was planned, or known once, as if it had been observed."""
     for view in views(ctx):
         states = {node.name: node.state for node in view.nodes}
+        silent_ones = {node.name for node in view.nodes if node.is_silent}
         elects = view.blueprint == "group" or (
             view.blueprint == "replication" and view.options.get("topology", "star") == "star"
         )
         for node in view.nodes:
-            silent = node.state in SILENT
+            silent = node.is_silent
             assert not (silent and (node.position or node.behind is not None)), node
             if elects and not node.is_proxy:
                 assert bool(node.role_known) == silent, node
         for link in view.links:
-            assert bool(link.known) == (states[link.replica] in SILENT), link
+            assert bool(link.known) == (link.replica in silent_ones), link
         if view.blueprint != "galera-dr":  # there the fake looks for another member itself
-            for name, state in states.items():
-                if state not in SILENT:
+            for name in states:
+                if name not in silent_ones:
                     shown = [link.source for link in view.links if link.replica == name]
                     assert shown == real_sources(ctx, name), name
         assert bool(view.started) == (view.state != "stopped")
@@ -108,14 +109,15 @@ def check(ctx: Context) -> None:
             assert bool(why_no_writes(view)) != takes_writes(ctx, view), why_no_writes(view)
         else:
             assert why_no_writes(view)
-        _check_texts(view, states)
+        _check_texts(view, {name: states[name] for name in silent_ones})
     _check_requirements(ctx)
 
 
 def _check_texts(view: LabView, states: dict[str, str]) -> None:
+    """``states``: of the nodes that are silent."""
     for line in topology_text(view, io.StringIO()).splitlines()[1:]:
         words = line.lstrip("│├└─ |-`").split()
-        if states[words[0]] in SILENT:
+        if words[0] in states:
             assert states[words[0]] in line, line
             assert "behind" not in line
     text = lab_text(view, 0.0)
@@ -124,7 +126,7 @@ def _check_texts(view: LabView, states: dict[str, str]) -> None:
 
 def _check_requirements(ctx: Context) -> None:
     found = status(ctx, "shop")
-    silent = [node.name for node in found.lab.nodes if node.state in SILENT]
+    silent = [node.name for node in found.lab.nodes if node.is_silent]
     late = [node.name for node in found.lab.nodes if node.role == "delayed"]
     for one in found.requirements:
         assert not (one.met and one.node in silent), one
