@@ -54,6 +54,8 @@ class Found:
     """Bytes, decompressed."""
     signs: frozenset[str] = frozenset()
     """The keys of what ``suits`` knows that its schema has."""
+    functions: tuple[str, ...] = ()
+    """Loadable functions that it creates, or inserts into mysql.func: of libraries, not of SQL."""
 
 
 _PROGRAM = re.compile(
@@ -137,7 +139,18 @@ _USE = re.compile(rb"USE\s+" + _NAME, re.IGNORECASE)
 _CREATE_TABLE = re.compile(rb"CREATE\s+TABLE\b", re.IGNORECASE)
 _DATA = re.compile(rb"(?:INSERT|REPLACE)\b", re.IGNORECASE)
 _TRUNCATABLE = re.compile(rb"(?:INSERT|REPLACE|CREATE|/\*)", re.IGNORECASE)
+_CREATE_FUNCTION = re.compile(
+    _COMMENT + rb"CREATE\s+(?:OR\s+REPLACE\s+)?(?:AGGREGATE\s+)?FUNCTION\s+"
+    rb"(?:IF\s+NOT\s+EXISTS\s+)?" + _NAME + rb"\s+RETURNS\s+\w{1,20}\s+SONAME\b",
+    re.IGNORECASE,
+)
+_FUNC = re.compile(
+    rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?(?:INTO\s+)?`?mysql`?\.`?func`?[\s(]", re.IGNORECASE
+)
+_ROW = re.compile(rb"\('([\w$]{1,64})'")
 _DATABASES_LIMIT = 10_000
+FUNCTIONS_LIMIT = 100
+"""Names of functions that are kept."""
 
 
 def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEMENT_LIMIT) -> Found:
@@ -159,6 +172,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
     number, tables = 0, 0
     databases: dict[str, None] = {}
     signs: set[str] = set()
+    functions: dict[str, None] = {}
     torn = False
     for statement in statements(passing(), name, limit=limit, head=HEAD):
         number = statement.number
@@ -169,6 +183,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
                 details=[message[0].decode(errors="replace")],
             )
         torn = not statement.terminated and bool(_TRUNCATABLE.match(statement.text))
+        functions |= dict.fromkeys(functions_of(statement.text))
         if _DATA.match(statement.text):
             continue
         if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
@@ -187,6 +202,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
         statements=number,
         size=size,
         signs=frozenset(signs),
+        functions=tuple(functions)[:FUNCTIONS_LIMIT],
     )
 
 
@@ -196,6 +212,16 @@ def database_of(statement: Statement) -> str:
     if not match:
         return ""
     return (match[1] or match[2]).replace(b"``", b"`").decode(errors="replace")
+
+
+def functions_of(statement: bytes) -> list[str]:
+    """The loadable functions that a statement creates, by name."""
+    if match := _CREATE_FUNCTION.match(statement):
+        return [(match[1] or match[2]).replace(b"``", b"`").decode(errors="replace")]
+    if _FUNC.match(statement):
+        names = [row[1].decode() for row in _ROW.finditer(statement)]
+        return names[:FUNCTIONS_LIMIT] or ["mysql.func"]
+    return []
 
 
 @dataclass(frozen=True)
@@ -215,6 +241,8 @@ class _Sign:
 
 
 _ANY = (0,)
+_NAMED = 10
+"""Functions that a message names."""
 
 
 def _code(pattern: bytes) -> re.Pattern[bytes]:
@@ -315,6 +343,16 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
             effect = f": in {named} they {sign.effect}" if sign.effect else ""
             what = f"the dump has {sign.what}{effect or f', which {named} does not know'}"
             reasons.append(Misfit(what, sign.hint, fatal=not sign.effect))
+    if found.functions:
+        reasons.append(
+            Misfit(
+                f"the dump has loadable functions: {', '.join(found.functions[:_NAMED])}"
+                f"{' and more' if len(found.functions) > _NAMED else ''}; no image has their"
+                " libraries: the server refuses CREATE FUNCTION ... SONAME (error 1126), and"
+                " ignores rows of mysql.func. Leave them out of the dump, or replace them by"
+                " stored functions",
+            )
+        )
     if found.family and found.family != target:
         reasons.append(
             Misfit(

@@ -38,6 +38,10 @@ _PLUGINS = (
     "SELECT p.name FROM mysql.plugin p JOIN information_schema.plugins i ON i.plugin_name = p.name"
     " ORDER BY 1 LIMIT 100"
 )
+_FUNCTIONS = (
+    "SELECT name FROM mysql.func WHERE EXISTS (SELECT 1 FROM information_schema.engines)"
+    " ORDER BY 1 LIMIT 100"
+)
 _SERVERS = (
     "SELECT server_name FROM mysql.servers WHERE EXISTS (SELECT 1 FROM information_schema.engines)"
     " ORDER BY 1 LIMIT 100"
@@ -80,6 +84,12 @@ def outside(server: Server, *, masked: bool) -> Outside:
             f"masked data have neither plugins nor foreign servers of the source: {_listed(lost)};"
             " `lab up --set plugin_load_add=FILE` loads a plugin,"
             " `--init FILE.sql` creates servers",
+        )
+    if functions := _names(server, _FUNCTIONS):
+        _note(
+            server,
+            f"the source has loadable functions, whose libraries are in no image: calls fail"
+            f" (error 1305): {_listed(functions)}; replace them by stored functions",
         )
     if found.accounts:
         _note(server, f"accounts of the source are in the dataset: {_listed(found.accounts)}")

@@ -26,7 +26,7 @@ from lab.datasets.source import (
     Source,
     StandardInput,
 )
-from lab.datasets.survey import HEAD, Found, survey, truncated
+from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import writing
 from lab.units import MIB
@@ -219,6 +219,7 @@ def _joined(parts: Iterable[Found]) -> Found:
             statements=known.statements + part.statements,
             size=known.size + part.size,
             signs=known.signs | part.signs,
+            functions=tuple(dict.fromkeys(known.functions + part.functions))[:FUNCTIONS_LIMIT],
         )
     return known
 

@@ -203,3 +203,28 @@ def test_signs_are_found(schema: bytes, sign: str) -> None:
 def test_what_is_not_executed_is_no_sign(schema: bytes) -> None:
     """Protects dumps that load: a sign is certain, and refuses them before a guest boots."""
     assert signs_of(schema) == set()
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        (b"CREATE FUNCTION metaphon RETURNS STRING SONAME 'udf.so';", ("metaphon",)),
+        (b"/*M!100000 CREATE OR REPLACE AGGREGATE FUNCTION `a``b` RETURNS INT SONAME 'u.so' */;",
+         ("a`b",)),
+        (b"create function if not exists x\n returns real\tsoname 'u.so';", ("x",)),
+        (b"INSERT INTO mysql.func VALUES ('one',0,'x.so','function'),('two',2,'x.so','aggregate');",
+         ("one", "two")),
+        (b"REPLACE INTO `mysql`.`func` SELECT 1;", ("mysql.func",)),
+        (b"CREATE FUNCTION f(a int) RETURNS int RETURN 1;", ()),
+        (b"INSERT INTO func VALUES ('one',0,'x.so','function');", ()),
+        (b"INSERT INTO t VALUES ('INSERT INTO mysql.func VALUES (''x'')');", ()),
+    ],
+)  # fmt: skip
+def test_loadable_functions_are_named(sql: bytes, names: tuple[str, ...]) -> None:
+    """Protects from a load that ends with error 1126, or from calls that fail with 1305."""
+    found = survey([b"CREATE TABLE t (a int);\n" + sql])
+    assert found.functions == names
+    reasons = [one.what for one in suits(found, "mariadb", "11.8.2")]
+    assert bool(reasons) == bool(names)
+    assert all(name in reasons[0] for name in names)
+    assert not any(one.fatal for one in suits(found, "mariadb", "11.8.2"))
