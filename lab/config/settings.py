@@ -117,7 +117,7 @@ class Settings:
     """Disk space that stays free: labs, imports, snapshots and rollbacks that would use it are
     refused."""
     max_templates: Annotated[int, Key("a number of templates", whole)] = 16
-    """How many templates are kept; before one more is built, the least recently used one
+    """How many templates are kept; when one more is ready, the least recently used one
     without labs is removed."""
     layout: Layout = "single"
     """``split`` gives each node separate volumes for data and for logs."""

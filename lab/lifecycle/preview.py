@@ -51,7 +51,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         template=None if cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,
-        displaces=tuple(template_record.displaced(ctx)) if makes_one else (),
+        displaces=tuple(one.key for one in template_record.displaced(ctx)) if makes_one else (),
         each=tuple(
             PlannedNode(node.name, others.get(node.recipe, key), **vars(node.size))
             for node in plans

@@ -15,9 +15,11 @@ from lab.lifecycle.core.release import forget_guests, release
 from lab.lifecycle.images.ready import Images
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
+from lab.options import described, shown
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.undo import Undo
+from lab.units import counted
 
 
 def base(name: str) -> str:
@@ -41,6 +43,10 @@ def making(
     ``source``: the snapshot of a lab in use that it is captured from, if it is. Raises
     LimitReached if labs use as many as may be made for the requesting project.
     """
+    for one in displaced(ctx):
+        what, most = _described(ctx, one), ctx.settings.max_templates
+        text = f"when the new one is ready, {what} is removed: the limit is {most} (max_templates)"
+        ctx.progress.note("template", text)
     with ctx.store.transaction():
         _check_quota(ctx)
         began = time.time()
@@ -116,11 +122,21 @@ def locked(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def displaced(ctx: Context) -> list[str]:
-    """The keys of the templates that are removed if one more is made now, the oldest use first."""
+def displaced(ctx: Context) -> list[TemplateRecord]:
+    """The templates that are removed if one more is made now, the oldest use first."""
     records = sorted(ctx.store.templates.all(), key=lambda record: record.used_at)
-    unused = [record.key for record in records if not labs_of(ctx, record.key)]
+    unused = [record for record in records if not labs_of(ctx, record.key)]
     return unused[: max(0, len(records) + 1 - ctx.settings.max_templates)]
+
+
+def _described(ctx: Context, record: TemplateRecord) -> str:
+    """A template that is removed, with what tells it apart: not to those who may not see it."""
+    text = f"the least recently used template {record.key}"
+    if ctx.origin.project and record.project not in ("", ctx.origin.project):
+        return text
+    options = described(shown(record.options))
+    facts = [record.blueprint, counted(record.node_count, "node"), *filter(None, [options])]
+    return f"{text} ({', '.join(facts)})"
 
 
 def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: str) -> None:
@@ -138,7 +154,7 @@ def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: st
                 too_many -= 1  # another command removed it
             elif now.used_at == record.used_at and not labs_of(ctx, record.key):
                 discard(ctx, record.key)
-                text = f"removed the least recently used template {record.key}"
+                text = f"removed {_described(ctx, record)}"
                 ctx.progress.note("template", f"{text}: the limit is {most + 1} ({which})")
                 too_many -= 1
 

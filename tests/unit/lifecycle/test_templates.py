@@ -283,7 +283,10 @@ def test_the_least_recently_used_template_makes_room(world: World) -> None:
         assert {view.key for view in template.templates(ctx)} == {first, third}
         assert not ctx.home.template(second).exists()
         assert not [v for v in ctx.storage.volumes() if v.name.owner.name == second]
-    assert any(f"least recently used template {second}" in note for note in world.notes)
+    what = f"the least recently used template {second} (galera, 2 nodes)"
+    before, after = (note for note in world.notes if what in note)
+    assert "is removed: the limit is 2 (max_templates)" in before
+    assert after.startswith("removed ")
 
 
 def test_a_project_at_its_limit_takes_no_template_of_others(world: World) -> None:
