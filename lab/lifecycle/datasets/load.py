@@ -70,6 +70,8 @@ _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
 _MASK_GROWTH = 3
 """The same while they are masked, in place and each table in one transaction: with undo logs."""
+_ROWS_GROWTH = 6
+"""What files of rows need of it, at most: 0.1 in a FLOAT has 19 digits. The disk is sparse."""
 _BACKUP_GROWTH = 1.25
 """What the files of a backup grow to while they are prepared, upgraded and used."""
 _LOOK_EVERY = 64 * MIB
@@ -220,7 +222,7 @@ def _loaded(
         _fill(server, data)
         found = outside(server, masked=False)
     else:
-        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), 2 * data.size + GIB)
+        masked = put(ctx, VolumeName(owner, STAGE, _MASKED), _ROWS_GROWTH * data.size + GIB)
         large = replace(size, disk=_disk(ctx, image, _MASK_GROWTH * data.size))
         server = boot(ctx, owner, STAGE, image, large, profile, [*disks, masked], options)
         _fill(server, data)
