@@ -78,9 +78,18 @@ class _Rate:
     left: float = _BURST
     at: float = field(default_factory=time.monotonic)
 
+    def pause(self, labs: int) -> float:
+        """Seconds until one more round may begin."""
+        left = self.left + (time.monotonic() - self.at) * self._a_second(labs)
+        return max(0.0, (1.0 - left) / self._a_second(labs))
+
+    @staticmethod
+    def _a_second(labs: int) -> float:
+        return max(_RATE, labs / _SELDOM)
+
     def take(self, now: float, labs: int) -> bool:
         """Whether one more round may begin, of so many labs."""
-        self.left = min(_BURST, self.left + (now - self.at) * max(_RATE, labs / _SELDOM))
+        self.left = min(_BURST, self.left + (now - self.at) * self._a_second(labs))
         self.at = now
         if self.left < 1.0:
             return False
@@ -92,8 +101,9 @@ class Observer:
     """Observes the labs that ``known`` returns, by name, each with which lab of that name it is.
 
     ``begin`` returns the rounds of the named labs; both are called in the observer's thread, and
-    ``failed`` with what they raise. Each round runs in a thread of its own, so that a lab that does
-    not answer delays no other. Safe for use by several threads.
+    ``failed`` with what they raise; the next look is a second later then. Each round runs in a
+    thread of its own, so that a lab that does not answer delays no other. Safe for use by several
+    threads.
     """
 
     def __init__(
@@ -187,11 +197,21 @@ class Observer:
                 self._tick()
             except Exception as error:  # noqa: BLE001  # the next look takes place whatever happened
                 self._failed(error)
+                self._rest()
+
+    def _rest(self) -> None:
+        """Wait for a moment, also if somebody reads: what failed fails again."""
+        deadline = Deadline.after(_TICK)
+        with self._state:
+            while not (self._ending or deadline.passed):
+                self._state.wait(deadline.left)
 
     def _pause(self) -> float:
         """Seconds until the next round, or the next look for new labs."""
-        due = [one.due() for one in self._labs.values() if not one.running]
-        return max(0.01, min([*due, time.monotonic() + _TICK]) - time.monotonic())
+        now, waiting = time.monotonic(), [one for one in self._labs.values() if not one.running]
+        least = 0.01 if any(one.void for one in waiting) else self._rate.pause(len(self._labs))
+        due = [one.due() for one in waiting]
+        return max(0.01, least, min([*due, now + _TICK]) - now)
 
     def _tick(self) -> None:
         known = self._known()
@@ -208,18 +228,17 @@ class Observer:
             due = self._due(now)
             for name in due:
                 self._labs[name].running, self._labs[name].began = True, now
-        rounds: Mapping[str, Look] = {}
+        begun: set[str] = set()
         try:
-            rounds = self._begin(due) if due else {}
+            for name, look in (self._begin(due) if due else {}).items():
+                args = (self._labs[name], now, look)
+                threading.Thread(
+                    target=self._round, args=args, name=f"lab-observe-{name}", daemon=True
+                ).start()
+                begun.add(name)
         finally:
             for name in due:
-                if name in rounds:
-                    look = rounds[name]
-                    args = (self._labs[name], now, look)
-                    threading.Thread(
-                        target=self._round, args=args, name=f"lab-observe-{name}", daemon=True
-                    ).start()
-                else:  # it is gone, or nobody can be asked
+                if name not in begun:  # it is gone, nobody can be asked, or no thread starts
                     self._ended(self._labs[name], now, None)
 
     def _due(self, now: float) -> list[str]:

@@ -54,13 +54,22 @@ def roles_of(found: LabWithNodes, observed: Observation | None) -> Standing:
 def remember(store: Store, found: LabWithNodes, observed: Observation) -> None:
     """Note what was observed, for views of when nodes do not answer any more.
 
-    Views are shown also if that cannot be noted: the disk may be full, the lab just removed.
+    Views are shown also if that cannot be noted: the disk may be full. Nothing is noted if the lab
+    was removed meanwhile: another one may have its name.
     """
-    standing = roles_of(found, observed)
-    for node in found.nodes:
-        if (seen := standing.seen.get(node.name)) and seen != node.seen:
-            with suppress(LabError):
-                store.nodes.update(found.lab.name, node.name, seen=seen)
+    lab, standing = found.lab, roles_of(found, observed)
+    new = {
+        node.name: note
+        for node in found.nodes
+        if (note := standing.seen.get(node.name)) and note != node.seen
+    }
+    if not new:
+        return
+    with suppress(LabError), store.transaction():
+        now = store.labs.find(lab.name)
+        if now is not None and now.created_at == lab.created_at:
+            for node, note in new.items():
+                store.nodes.update(lab.name, node, seen=note)
 
 
 def _roles(found: LabWithNodes, there: Mapping[str, Observed]) -> dict[str, tuple[str, Known]]:
