@@ -22,8 +22,10 @@ from dbos import DBOS, Queue, SetWorkflowID
 
 from lab.api.telemetry.logs import log
 from lab.errors import HostUnfit
+from lab.observe.page import received
 from lab.texts import without_mark
 from lab.units import format_time
+from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.config.servefile import Serve
@@ -80,7 +82,7 @@ class Webhook:
         """Messages since the queue's length was last looked at."""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message once; raises NotDelivered."""
+        """Send one message once; raises NotDelivered, also if the answer takes too long."""
         body = json.dumps(message, sort_keys=True).encode()
         headers = {
             "Content-Type": "application/json",
@@ -94,12 +96,14 @@ class Webhook:
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         try:
             connection.request("POST", path, body, headers)
-            status = connection.getresponse().status
+            # Not by http.client, whose timeout is for each part of an answer: all of it would take
+            # any time.
+            status = received(connection.sock, Deadline.after(_TIMEOUT))
         except (OSError, http.client.HTTPException) as error:
             raise NotDelivered(f"the webhook cannot be reached: {error}") from None
         finally:
             connection.close()
-        if not 200 <= status < 300:
+        if not status.startswith("2"):
             raise NotDelivered(f"the webhook answered {status}")
 
 

@@ -17,6 +17,7 @@ from lab.api.http.auth import Caller
 from lab.api.http.models import Event
 from lab.state.jobs import OPEN
 from lab.state.records import EventRecord
+from lab.wait import Deadline
 
 MEDIA_TYPE = "text/event-stream"
 _ALIVE_EVERY = 15.0
@@ -82,6 +83,7 @@ async def _lines(
 
     with core.notifier.subscribe(owner or HOST) as subscription:
         yield "retry: 1000\n\n"
+        quiet = Deadline.after(_ALIVE_EVERY)
         while True:
             found, over = await in_thread(new_events)
             for record in found:
@@ -89,7 +91,13 @@ async def _lines(
                 yield _event(record, named=named)
             if over or core.stopping.is_set():
                 return
-            if not found and not await subscription.wait(_ALIVE_EVERY):
+            if found:
+                quiet = Deadline.after(_ALIVE_EVERY)
+                continue
+            # Also events of others, of which nothing is sent, end a wait.
+            await subscription.wait(quiet.left)
+            if quiet.passed:
+                quiet = Deadline.after(_ALIVE_EVERY)
                 yield ": alive\n\n"
 
 

@@ -21,19 +21,27 @@ def status(host: str, port: int, *, timeout: float) -> str:
 
     ``timeout``: seconds for all of it.
     """
-    deadline, said = Deadline.after(timeout), b""
+    deadline = Deadline.after(timeout)
     try:
         with socket.create_connection((host, port), max(deadline.left, 0.001)) as connected:
             connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            while len(said) < _MOST and b"\n" not in said:
-                connected.settimeout(max(deadline.left, 0.001))
-                part = connected.recv(_MOST - len(said))
-                if not part:
-                    break
-                said += part
+            return received(connected, deadline)
     except OSError as error:
         raise NotReady(f"no page at {host}:{port}", details=[str(error)]) from None
+
+
+def received(connected: socket.socket, deadline: Deadline) -> str:
+    """The HTTP status that a server sends, such as 200; raises OSError without one in time."""
+    said = b""
+    while len(said) < _MOST and b"\n" not in said:
+        connected.settimeout(max(deadline.left, 0.001))
+        part = connected.recv(_MOST - len(said))
+        if not part:
+            break
+        if deadline.passed:  # whatever trickles in
+            raise TimeoutError("timed out")
+        said += part
     found = _STATUS.match(said)
     if found is None:
-        raise NotReady(f"no page at {host}:{port}", details=["it does not speak HTTP"])
+        raise OSError("it does not speak HTTP")
     return found[1].decode()
