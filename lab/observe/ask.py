@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
 from dataclasses import dataclass, replace
 
-from lab.blueprints import Blueprint
+from lab.blueprints import Blueprint, gtid
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.guest import network
 from lab.hypervisor import GuestChannel, Hypervisor
@@ -66,8 +65,8 @@ _AGENT_SECONDS = 1.0
 """How long a guest agent may take to answer."""
 _VALUE = 1024
 """Characters that are kept of a status variable: what it is goes into messages."""
-_POSITION = re.compile(r"[0-9A-Za-z_:,-]*")
-"""GTIDs and seqnos. What a guest says in their place is not shown."""
+_POSITION = "position"
+"""The variable with what a node has executed: a part of it would be another position."""
 
 
 def through_port(
@@ -185,7 +184,8 @@ def _together(put: _Put) -> _Put:
 def _pairs(node: Target, rows: Rows) -> dict[str, str]:
     if len(rows.columns) != 2:
         raise NotReady(f"{node.name} sent an invalid answer: {len(rows.columns)} columns")
-    return {str(name): str(value)[:_VALUE] for name, value in rows.rows}
+    pairs = ((str(name), str(value)) for name, value in rows.rows)
+    return {name: value if name == _POSITION else value[:_VALUE] for name, value in pairs}
 
 
 def hosts_in(rows: Rows) -> list[str]:
@@ -363,8 +363,8 @@ def ask_node(node: Target, nodes: int, blueprint: Blueprint, answer: Ask, way: s
     ]
     answered = Requirement(node.name, name, way, met=True)
     position: str | None = blueprint.position(found)
-    if position and (len(position) >= _VALUE or not _POSITION.fullmatch(position)):
-        position = None  # it was cut, or is none
+    if position and not gtid.valid_position(position):
+        position = None  # what a guest says in its place is not shown
     linked = found.get(_SOURCES)
     sources = None if linked is None else tuple(filter(None, linked.split(",")))
     silent = filter(None, found.get(_LACKING, "").split(","))
