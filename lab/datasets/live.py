@@ -13,6 +13,7 @@ read all that it sends, run as a user that can write nothing if we are root.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tempfile
@@ -41,6 +42,8 @@ _ASK = 120.0
 _LIST_LIMIT = 32 * MIB
 """Bytes of the list of a server's tables, at most: a hundred thousand of the longest names."""
 _OPTIONS_LIMIT = MIB
+_NAME_LIMIT = 64
+"""Characters of a name of either engine."""
 _PROGRAM = "mariadb-dump"
 _OPTIONS = (
     "--single-transaction", "--quick", "--triggers", "--hex-blob", "--skip-lock-tables",
@@ -174,6 +177,8 @@ class Live:
         try:
             rows = [line.split("\t") for line in said.decode().splitlines()]
             names = [tuple(bytes.fromhex(text).decode() for text in row) for row in rows]
+            if any("\0" in text or len(text) > _NAME_LIMIT for one in names for text in one):
+                raise ValueError("these are no names")
         except ValueError:
             raise InvalidSpec(f"{self.source}: the server's answer is invalid") from None
         return [(one[0], one[1]) for one in names if len(one) == 2]
@@ -227,6 +232,14 @@ class Live:
             )
         except CommandFailed as error:
             raise self._failed(error) from None
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise InvalidSpec(
+                f"{self.source}: too many tables: those that are not dumped are all named in one"
+                " command",
+                hint="dump with mariadb-dump, and create the dataset from the dump",
+            ) from None
 
     def _failed(self, error: CommandFailed) -> HostUnfit | InvalidSpec:
         """The server's words."""

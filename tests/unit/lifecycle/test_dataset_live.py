@@ -233,6 +233,30 @@ def test_the_list_of_a_servers_tables_has_an_end(recorded: Path) -> None:
         of(dsn(1), recorded)
 
 
+@pytest.mark.parametrize("name", ["6100", "61" * 300])
+def test_a_name_that_no_server_has_is_refused(recorded: Path, name: str) -> None:
+    """Protects from a traceback: no argument of a program has a zero byte, or any length."""
+    (recorded / "programs/mariadb").write_text(
+        f"#!/bin/sh\nprintf '73686f70\\t74\\n73686f70\\t{name}\\n'\n"
+    )
+    selection = Selection(tables=("shop.t",))
+    with pytest.raises(InvalidSpec, match="the server's answer is invalid"):
+        of(dsn(1), recorded, selection)
+
+
+def test_more_tables_than_a_command_can_name(recorded: Path) -> None:
+    """Protects from a traceback: those that are not dumped are named, each in an argument."""
+    (recorded / "programs/mariadb").write_text(
+        "#!/usr/bin/python3\n"
+        "print('73686f70\\t\\n73686f70\\t74')\n"
+        "for number in range(40000):\n"
+        "    print('73686f70\\t' + f'{number:060d}'.encode().hex())\n"
+    )
+    with pytest.raises(InvalidSpec, match="too many tables") as failure:
+        of(dsn(1), recorded, Selection(tables=("shop.t",)))
+    assert "mariadb-dump" in failure.value.hint
+
+
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
