@@ -11,6 +11,9 @@ from lab.cli.app import REMOVING, app_of
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 
+_NEW = 5.0
+"""Seconds of a lease that are over once a new lab is shown, at most."""
+
 
 @manual(
     "lab up pxc --nodes 3",
@@ -26,7 +29,10 @@ def up(
     creation: flags.Creation,
     snapshots: flags.Snapshots = "",
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Succeed if a matching lab already exists.")
+        bool,
+        typer.Option(
+            "--exist-ok", help="Succeed if a matching lab already exists; renew its lease."
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
@@ -59,4 +65,7 @@ def up(
             exist_ok=exist_ok,
             timeout=limit,
         )
+        ends = view.expires_at
+        if exist_ok and spec.ttl and ends is not None and ends < app.now() + spec.ttl - _NEW:
+            view = session.extend(view.name, spec.ttl)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])

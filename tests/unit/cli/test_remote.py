@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -98,6 +99,9 @@ def test_the_straight_line(capsys: Capsys, tmp_path: Path) -> None:
     assert data(capsys, "start", "--node", "2")["state"] == "ready"
     assert "expires: 2h" in out(capsys, "extend", "line", "2h")
     assert out(capsys, *UP, "--name", "line", "--exist-ok", "-o", "name") == "line\n"
+    for ttl in ("3h", "1h"):  # renewed, never shortened
+        extended = out(capsys, *UP, "--name", "line", "--exist-ok", "--ttl", ttl)
+        assert re.search(r"^expires +(3h|2h59m)", extended, re.MULTILINE)
     [image], [template] = data(capsys, "image", "ls"), data(capsys, "template", "ls")
     assert (image["key"], template["blueprint"]) == (made["image"], "galera")
     assert data(capsys, "image", "show", image["recipe"])["key"] == image["key"]
