@@ -96,7 +96,7 @@ class PlannedNode(BaseModel):
     image: Annotated[str, Field(description="The key of its image.")]
     memory: Annotated[int, Field(description="In bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="In bytes; 0: the image's.")]
+    disk: Annotated[int | None, Field(description="In bytes; null: the image's.")]
 
     @staticmethod
     def of(view: views.PlannedNode) -> PlannedNode:
@@ -113,7 +113,7 @@ class Template(BaseModel):
     nodes: int
     memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
+    disk: Annotated[int | None, Field(description="As requested, in bytes; null: the image's.")]
     state: str
     warm: bool
     size: Annotated[int, Field(description="In bytes.")]

@@ -190,7 +190,7 @@ class Node(BaseModel):
     image: Annotated[str, Field(description="The key of its image.")]
     memory: Annotated[int, Field(description="In bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="In bytes; 0: the image's.")]
+    disk: Annotated[int | None, Field(description="In bytes; null: the image's.")]
     services: Annotated[
         dict[str, int],
         Field(
@@ -325,7 +325,7 @@ class Lab(BaseModel):
     why_cold: str
     memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: Annotated[int, Field(description="As requested for a node.")]
-    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
+    disk: Annotated[int | None, Field(description="As requested, in bytes; null: the image's.")]
     options: Annotated[
         dict[str, Any],
         Field(description="As requested, with digests of files.", examples=[{"semi_sync": True}]),

@@ -30,7 +30,7 @@ class Preview(BaseModel):
     nodes: int
     memory: Annotated[int, Field(description="As requested for a node, in bytes.")]
     cpus: int
-    disk: Annotated[int, Field(description="As requested, in bytes; 0: the image's.")]
+    disk: Annotated[int | None, Field(description="As requested, in bytes; null: the image's.")]
     profile: str
     image: str
     image_exists: Annotated[bool, Field(description="The image exists; else it is built first.")]

@@ -44,7 +44,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         nodes=len(plans),
         memory=spec.size.memory,
         cpus=spec.size.cpus,
-        disk=spec.size.disk,
+        disk=spec.size.disk or None,
         profile=profile.name,
         image=key,
         image_exists=built,
@@ -53,7 +53,13 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         why_cold=why_cold,
         displaces=tuple(one.key for one in template_record.displaced(ctx)) if makes_one else (),
         each=tuple(
-            PlannedNode(node.name, others.get(node.recipe, key), **vars(node.size))
+            PlannedNode(
+                node.name,
+                others.get(node.recipe, key),
+                node.size.memory,
+                node.size.cpus,
+                node.size.disk or None,
+            )
             for node in plans
         ),
     )

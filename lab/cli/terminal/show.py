@@ -192,7 +192,7 @@ def moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 
 
-def size_or_dash(size: int) -> str:
+def size_or_dash(size: int | None) -> str:
     """A size, ``-`` for one that is not known."""
     return format_size(size) if size else "-"
 

@@ -382,7 +382,7 @@ def view(record: TemplateRecord) -> TemplateView:
         nodes=record.node_count,
         memory=record.memory,
         cpus=record.cpus,
-        disk=record.disk,
+        disk=record.disk or None,
         state=record.state,
         warm=record.warm,
         profile=record.profile,
@@ -391,7 +391,10 @@ def view(record: TemplateRecord) -> TemplateView:
         used_at=record.used_at,
         form_seconds=record.form_seconds,
         why=record.why,
-        each=tuple(PlannedNode(name, **own) for name, own in record.nodes.items()),
+        each=tuple(
+            PlannedNode(name, **{**own, "disk": own["disk"] or None})
+            for name, own in record.nodes.items()
+        ),
         source=record.source,
         options=shown(record.options),
     )

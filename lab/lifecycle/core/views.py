@@ -1,6 +1,7 @@
 """Results of the lifecycle: plain data that the CLI prints and the API serialises.
 
-Times are UTC epoch seconds, durations seconds, sizes bytes.
+Times are UTC epoch seconds, durations seconds, sizes bytes. A ``disk`` of None is as large as the
+image's.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class NodeView:
     image: str = ""
     memory: int = 0
     cpus: int = 1
-    disk: int = 0
+    disk: int | None = None
     services: Mapping[str, int] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +128,7 @@ class LabView:
     why_cold: str = ""
     memory: int = 0
     cpus: int = 1
-    disk: int = 0
+    disk: int | None = None
     created_at: float = 0.0
     expires_at: float | None = None
     profile: str = ""
@@ -257,7 +258,7 @@ class PlannedNode:
     image: str
     memory: int
     cpus: int
-    disk: int
+    disk: int | None
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ class Preview:
     nodes: int
     memory: int
     cpus: int
-    disk: int
+    disk: int | None
     profile: str
     image: str
     image_exists: bool
@@ -426,7 +427,7 @@ class TemplateView:
     nodes: int
     memory: int
     cpus: int
-    disk: int
+    disk: int | None
     state: str
     warm: bool
     size: int

@@ -67,7 +67,7 @@ def of_record(record: LabRecord) -> Configuration:
 def of_view(view: LabView) -> Configuration:
     """The configuration of a lab as a service describes it."""
     return Configuration(
-        view.blueprint, view.requested_nodes, view.memory, view.cpus, view.disk,
+        view.blueprint, view.requested_nodes, view.memory, view.cpus, view.disk or 0,
         view.profile, view.image.rpartition("-")[0], view.image,
         options=_json(view.options),
     )  # fmt: skip

@@ -179,7 +179,7 @@ def test_status_shows_what_is_met_and_what_is_not(capsys: Capture) -> None:
         "\n"
         "NODE  SQL  SIZE 3\n"
         "n1    ✓    ✓\n"
-        "n2    ✗    -\n"
+        "n2    ✗    ?\n"
         "n3    -    -\n"
         "\n"
         "n2: required: SQL answers; found: refused\n"
@@ -267,7 +267,7 @@ def test_status_is_for_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdout", stream)
         assert main(["status", "pxc"], lifecycle=FakeLifecycle("pxc")) == 0
         stream.flush()
-        assert b"n1    +    +\nn2    x    -\n" in printed.getvalue()
+        assert b"n1    +    +\nn2    x    ?\n" in printed.getvalue()
 
 
 def test_ca(capsys: Capture) -> None:
