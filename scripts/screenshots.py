@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
+sys.path.insert(0, str(ROOT))
 
 from tests.support.page_browser import chromium, make, window  # noqa: E402
 from tests.support.serve_process import environment, serving  # noqa: E402

@@ -63,7 +63,7 @@ class OptionField:
         """What is written into it, and who has it."""
         how = {
             "duration": "such as 1h",
-            "words": "such as n2, n3",
+            "words": "the replicas that are delayed, such as n2, n3; empty: all",
             "lines": "a line each, such as max_connections=50",
             "text": "SQL that is executed once, when the nodes have become one system",
             "number": f"empty: {self.default}",
