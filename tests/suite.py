@@ -2,8 +2,9 @@
 """What ``make test`` and ``make test-all`` run: every part of the tests, and one summary of all.
 
 The parts are the tests that need no guest (``unit``, in several processes), the tests on real
-ZFS (``zfs``, in a guest where this host has none) and the tests on real guests (``e2e``). An
-emulated guest with ZFS keeps one core busy, and building it another: that is done in the
+ZFS (``zfs``, in a guest where this host has none), the tests on real guests (``e2e``), and those
+of captures once more on the QEMU of another Debian release (``qemu``, with ``make test-all`` only).
+An emulated guest with ZFS keeps one core busy, and building it another: that is done in the
 background of the other parts.
 """
 
@@ -33,8 +34,15 @@ from testvm.beside import Beside  # noqa: E402
 from testvm.release import RELEASES, find  # noqa: E402
 
 RESULTS = ROOT / "build" / "test"
-"""Where the parts' reports stay: ``unit.xml`` and ``e2e.xml`` (JUnit), ``zfs.log``."""
-PARTS = ("unit", "zfs", "e2e")
+"""Where the parts' reports stay: ``unit.xml``, ``e2e.xml``, ``qemu.xml`` (JUnit), ``zfs.log``."""
+PARTS = ("unit", "zfs", "e2e", "qemu")
+QEMU = "trixie"
+"""The release whose QEMU the part ``qemu`` runs on."""
+ON_QEMU = (
+    "tests/contract/test_hypervisor_libvirt.py", "tests/e2e/test_captures.py",
+    "tests/e2e/test_restore.py", "tests/e2e/test_served.py",
+)  # fmt: skip
+"""The tests that depend on the version of QEMU."""
 PLATFORM = "tests/platform"
 _UNIT = ("unit", "contract", "service", "browser", "project", "security", "fuzz")
 UNIT = [f"tests/{name}" for name in _UNIT]
@@ -162,6 +170,11 @@ def command(part: str, options: Options) -> list[str]:
             *(others or UNIT),
             *rest,
         ]
+    if part == "qemu":
+        its = [word for word in others or ON_QEMU if word.split("::")[0] in ON_QEMU]
+        there = [sys.executable, "-m", "tests.support.qemu_host", QEMU, "--", *argv]
+        wanted = its and options.everything and os.geteuid() == 0
+        return [*there, *options.marks("e2e"), *its, *rest] if wanted else []
     ignored = [f"--ignore={PLATFORM}"]
     return [*argv, *ignored, *options.marks("e2e"), *(others or ["tests"]), *rest]
 
@@ -178,7 +191,7 @@ def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list
     if "zfs" in parts and (argv := command("zfs", options)):
         behind = Beside(argv, timeout=timeout), time.monotonic()
         _say("tests: those on real ZFS run in the background; their output follows at the end")
-    for part in ("unit", "e2e"):
+    for part in ("unit", "e2e", "qemu"):
         if part in parts and (argv := command(part, options)):
             began = time.monotonic()
             status = run_one(argv, end - time.monotonic())

@@ -137,7 +137,7 @@ class Capabilities:
     hypervisor has a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
     ``forwards``: ports of the host lead to guests; else guests are reached at their own addresses.
     ``cautions``: shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests can be restored from
-    read-only RAM files.
+    read-only RAM files. ``captures``: where captures of RAM were tested, for ``lab doctor``.
     """
 
     name: str
@@ -148,6 +148,7 @@ class Capabilities:
     direct: bool = True
     forwards: bool = True
     reads_ram: bool = True
+    captures: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[Caution, ...] = ()
 

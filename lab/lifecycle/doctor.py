@@ -246,6 +246,8 @@ def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:
             yield Finding(topic, "note", text, remedy or slow, slow if remedy else "")
         else:
             yield Finding(topic, "ok", value)
+    if capabilities.captures:
+        yield Finding("captures", "ok", capabilities.captures)
     for caution in capabilities.cautions:
         yield Finding(caution.topic, "warn", caution.what, caution.remedy)
 

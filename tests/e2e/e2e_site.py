@@ -23,6 +23,7 @@ from lab.paths import REACHABLE, Home, make_directory
 from lab.spec import LabSpec
 from lab.wait import Deadline, until
 from tests import ROOT
+from tests.support import qemu_host
 
 _BLOCKS = range(29200, 32700, 100)
 """Where an installation gets 100 ports of its own: apart from the default range, and from
@@ -82,7 +83,10 @@ def kept_place() -> Iterator[Path | None]:
     base = Path("/var/cache")  # root's own cache cannot be entered by QEMU's user
     if os.geteuid():
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    place = base / "lab-test" / f"e2e-{layout.hexdigest()[:8]}"
+    name = f"e2e-{layout.hexdigest()[:8]}"
+    if release := os.environ.get(qemu_host.PLACE):  # its templates would replace the host's
+        name += f"-{release}"
+    place = base / "lab-test" / name
     make_directory(place.parent, REACHABLE)  # root's umask may be 077
     if not place.exists():
         prune(place.parent, lambda old: Site(old).remove())

@@ -74,6 +74,27 @@ def test_named_tests_run_where_they_belong(path: str, parts: set[str]) -> None:
     assert {part for part in suite.PARTS if path in suite.command(part, options)} == parts
 
 
+def test_captures_run_on_another_qemu_with_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects hosts of the newer release: what is only run on this host's QEMU is not known there.
+
+    Only root can put another QEMU in the place of the host's.
+    """
+    files = list(suite.ON_QEMU)
+    assert all((ROOT / path).is_file() for path in files)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert suite.command("qemu", Options.parse([])) == []
+    argv = suite.command("qemu", Options.parse(["-x"], everything=True))
+    assert argv[:5] == [sys.executable, "-m", "tests.support.qemu_host", "trixie", "--"]
+    assert (argv[-5:-1], argv[-1]) == (files, "-x")
+    named = suite.command("qemu", Options.parse([f"{files[1]}::test_it"], everything=True))
+    assert named[-1] == f"{files[1]}::test_it"
+    assert files[0] not in named
+    other = Options.parse(["tests/e2e/test_dr.py"], everything=True)
+    assert suite.command("qemu", other) == []
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert suite.command("qemu", Options.parse([], everything=True)) == []
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:

@@ -44,7 +44,7 @@ from lab.hypervisor.libvirt import access, device_state, logs, memory_copy, segm
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
-from lab.hypervisor.libvirt.probe import depended_on, host_cpu, probe
+from lab.hypervisor.libvirt.probe import captures, depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.wait import Deadline, attempts
 
@@ -122,6 +122,7 @@ class LibvirtHypervisor:
             remedy=machine.remedy,
             reads_ram=machine.reads_ram,
             facts=self._facts,
+            captures=captures(self._connection.getVersion()),
             cautions=tuple(session.cautions()) if machine.run_as is None else (),
         )
 

@@ -12,7 +12,13 @@ from xml.etree import ElementTree as ET
 
 from lab.errors import HostUnfit
 from lab.hypervisor.libvirt.domain import Machine
+from lab.hypervisor.libvirt.session import IDLE, outside_of_group
 
+CAPTURES = "tested on QEMU 7.2 and 10.0, and the streams of 11.1"
+"""Where captures with RAM were tested: tests/contract/test_migration_stream.py, and the tests that
+``make test-all`` runs on the QEMU of another release."""
+_TESTED = range(7, 12)
+"""Major versions of QEMU from the oldest to the newest of them."""
 NO_FLAG = "the processor offers no virtualisation (neither vmx nor svm)"
 _KNOWS_FSRS = 11_003_000
 """A version of libvirt that knows this feature's name; older ones may refuse a guest with it."""
@@ -22,6 +28,7 @@ def no_kvm(
     *,
     listed: bool,
     session: bool,
+    outside: int = 0,
     cpuinfo: Path = Path("/proc/cpuinfo"),
     device: Path = Path("/dev/kvm"),
 ) -> tuple[str, str]:
@@ -32,7 +39,8 @@ def no_kvm(
     by libvirt (``listed``: its capabilities have domains of type kvm): it probes QEMU as the user
     that guests run as, once, and again when the device, the kernel or the microcode has changed
     (virQEMUCapsKVMUsable, virQEMUCapsIsValid in src/qemu/qemu_capabilities.c). That user may differ
-    from this process's, unless it is a ``session``.
+    from this process's, unless it is a ``session``. Its libvirtd keeps the groups that the user had
+    when it was started; ``outside``: its process, if it is not in the device's group.
     """
     flags = cpuinfo.read_text(errors="replace").split()
     if "vmx" not in flags and "svm" not in flags:
@@ -47,6 +55,11 @@ def no_kvm(
     if session and not os.access(device, os.R_OK | os.W_OK):
         return f"no permission on {device}", (
             "join the group that owns it (`sudo usermod -aG kvm $USER`) and log in again"
+        )
+    if not listed and outside:
+        return f"your libvirtd (process {outside}) is not in the group that owns {device}", (
+            f"it was started before you joined the group: stop your labs and `kill {outside}`, the"
+            f" next command starts it again; without guests it ends by itself after {IDLE} s"
         )
     if not listed:
         return f"libvirt reports that its QEMU cannot use {device}", (
@@ -124,7 +137,10 @@ def probe(
         )
     system = connection.getURI().endswith("/system")
     listed = arch.find("domain[@type='kvm']") is not None
-    why, remedy = no_kvm(listed=listed, session=not system, cpuinfo=cpuinfo, device=device)
+    outside = 0 if system or listed else outside_of_group(device)
+    why, remedy = no_kvm(
+        listed=listed, session=not system, outside=outside, cpuinfo=cpuinfo, device=device
+    )
     if accelerator == "kvm" and why:
         hint = f"{remedy}; or set the accelerator to auto"
         raise HostUnfit(f"KVM is required, but {why}", hint=hint)
@@ -156,6 +172,11 @@ def probe(
         found = host_cpu(cpuinfo=cpuinfo)
         facts |= {name: found[name] for name in ("kernel", "processor")}
     return machine, facts
+
+
+def captures(version: int) -> str:
+    """What ``lab doctor`` says of captures with RAM on a version of QEMU, as libvirt has it."""
+    return CAPTURES if version // 1_000_000 in _TESTED else f"{CAPTURES}; not of this version"
 
 
 def depended_on(machine: Machine) -> Machine:

@@ -142,6 +142,18 @@ def cautions(login: Login | None = None) -> Iterator[Caution]:
         yield Caution("session", what, remedy)
 
 
+def outside_of_group(device: Path, login: Login | None = None) -> int:
+    """The process of the user's libvirtd, if it is not in the group of ``device``; else 0."""
+    process = _listener((login or Login()).socket) or 0
+    try:
+        status = Path(f"/proc/{process}/status").read_text(errors="replace")
+        group = str(device.stat().st_gid)
+    except OSError:
+        return 0
+    lines = dict(line.partition(":")[::2] for line in status.splitlines())
+    return 0 if group in f"{lines['Groups']} {lines['Gid']}".split() else process
+
+
 def reaps(within: float) -> bool:
     """Whether process 1 reaps an orphan of this process ``within`` seconds.
 

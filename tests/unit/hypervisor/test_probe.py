@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,18 @@ from lab.errors import HostUnfit
 
 pytest.importorskip("libvirt", reason="no libvirt-python")
 
-from lab.hypervisor.libvirt.probe import NO_FLAG, depended_on, host_cpu, no_kvm, probe, tsc_khz
+from lab.hypervisor import Capabilities
+from lab.hypervisor.libvirt.probe import (
+    NO_FLAG,
+    captures,
+    depended_on,
+    host_cpu,
+    no_kvm,
+    probe,
+    tsc_khz,
+)
+from lab.hypervisor.libvirt.session import Login, outside_of_group
+from lab.lifecycle.doctor import Finding, of_hypervisor
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme vmx sse2\n"
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu svm sse2\n"
@@ -41,7 +54,7 @@ CAPABILITIES = """
 """
 
 
-def flags(directory: Path, cpuinfo: str = INTEL, *, device: bool = True) -> dict[str, Path]:
+def flags(directory: Path, cpuinfo: str = INTEL, *, device: bool = True) -> dict[str, Any]:
     """Files that say what the kernel says of a host."""
     directory.mkdir(exist_ok=True)
     (directory / "cpuinfo").write_text(cpuinfo)
@@ -94,6 +107,36 @@ def test_libvirt_knows_better(tmp_path: Path) -> None:
     with pytest.raises(HostUnfit, match="KVM is required, but libvirt reports") as unfit:
         probe(Connection(listed=False), accelerator="kvm", **there)
     assert remedy in unfit.value.hint
+
+
+def test_a_daemon_of_before_the_group_was_joined(tmp_path: Path, short: Path) -> None:
+    """Protects users who did what doctor said: their libvirtd has the groups of its start."""
+    there = flags(tmp_path)
+    why, remedy = no_kvm(listed=False, session=True, outside=4711, **there)
+    assert why == f"your libvirtd (process 4711) is not in the group that owns {there['device']}"
+    assert "`kill 4711`" in remedy
+    assert "chgrp" not in remedy
+
+    login = Login(12345, {"XDG_RUNTIME_DIR": str(short)}, short / "run")
+    assert outside_of_group(there["device"], login) == 0, "none runs"
+    login.socket.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(login.socket))
+        listener.listen()
+        assert outside_of_group(there["device"], login) == 0
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files to other groups")
+        os.chown(there["device"], -1, 54321)
+        assert outside_of_group(there["device"], login) == os.getpid()
+
+
+@pytest.mark.parametrize(("version", "tested"), [(7_002_022, True), (12_000_000, False)])
+def test_doctor_says_on_which_qemu_captures_were_tested(version: int, tested: bool) -> None:
+    text = captures(version)
+    assert ("not of this version" in text) == (not tested)
+    assert Finding("captures", "ok", text) in of_hypervisor(
+        Capabilities("libvirt", "tcg", captures=text)
+    )
 
 
 class Connection:
