@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
-from lab.lifecycle.nodes.form import seed_of
+from lab.lifecycle.nodes.form import put_seed, seed_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
@@ -25,7 +24,6 @@ from lab.lifecycle.reserve import reserved_name
 from lab.lifecycle.rollback import sound
 from lab.lifecycle.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.names import LAB_NAME_LIMIT, Owner, branch_names
-from lab.paths import writing
 from lab.spec import Identity, LabSpec
 from lab.state.records import LabRecord
 from lab.undo import Undo
@@ -178,7 +176,4 @@ def _copy_seeds(ctx: Context, parent: LabRecord, lab: Owner) -> None:
         if node.guest_address:
             continue
         source = seed_of(ctx, node, parent_of(parent), parent.segment)
-        target = ctx.home.seed(lab, node.name)
-        with writing(target):
-            shutil.copyfile(source, target)
-            target.chmod(0o644)
+        put_seed(ctx, ctx.home.seed(lab, node.name), source.read_bytes())

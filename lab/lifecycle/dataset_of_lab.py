@@ -7,7 +7,6 @@ removed independently.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,7 +28,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.images.publish import BASE, Disk
 from lab.lifecycle.images.ready import Images
-from lab.lifecycle.nodes.form import intend, seed_of
+from lab.lifecycle.nodes.form import intend, put_seed, seed_of
 from lab.lifecycle.nodes.inspect import lab as view_of_lab
 from lab.lifecycle.nodes.inspect import node_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
@@ -39,7 +38,6 @@ from lab.lifecycle.power import images_of
 from lab.lifecycle.rollback import sound
 from lab.names import Owner, VolumeName
 from lab.observe.ask import through_agent
-from lab.paths import writing
 from lab.storage import VolumeSnapshot
 from lab.storage.stream import Copied, StreamReader
 from lab.undo import Undo
@@ -94,10 +92,8 @@ def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images
             ctx.storage.clone(found, node.volume(found.volume.volume), tags)
             for found in disk_snapshots(ctx, capture, origin.name, images[node.image].volumes)
         ]
-        seed = ctx.home.seed(owner, name)
-        with writing(seed):
-            shutil.copyfile(seed_of(ctx, origin, parent_of(record), record.segment), seed)
-            seed.chmod(0o644)
+        former = seed_of(ctx, origin, parent_of(record), record.segment)
+        seed = put_seed(ctx, ctx.home.seed(owner, name), former.read_bytes())
     base = capture.node(origin.name).base or capture.ref
     ram = ctx.home.ram(base, origin.name)
     wiring = Wiring(

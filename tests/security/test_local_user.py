@@ -111,8 +111,12 @@ def test_qemu_reads_its_disks_and_little_more(place: Place) -> None:
     more = {n for n in place.ours(place.qemu, "read") if not EVERYBODY.fullmatch(n)}
     volume = f"storage/templates/{place.key}/n1/os"
     rams = {f"templates/{place.key}/n{number}.ram" for number in (1, 2)}
+    seeds = {f"templates/{place.key}/n{number}.seed" for number in (1, 2)}
     below = {f"{volume}/base.raw", f"{volume}/snapshots/formed.qcow2"}
-    assert more == rams | below | {f"{volume}/disk.qcow2", "storage/labs/shop/n1/os/disk.qcow2"}
+    assert more == rams | seeds | below | {
+        f"{volume}/disk.qcow2",
+        "storage/labs/shop/n1/os/disk.qcow2",
+    }
 
 
 def test_qemu_changes_disks_that_run_and_no_frozen_file(place: Place) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 NOBODY = 65534
 EVERYBODY = re.compile(
-    r"ca\.pem|images/[^/]+/(kernel|initrd|manifest\.json)|templates/[^/]+/n\d\.seed"
+    r"ca\.pem|images/[^/]+/(kernel|initrd|manifest\.json)"
     r"|logs/images/[^/]+\.log|reachable\.json|failures\.json"
 )
 """Files of a home that everybody may read: nothing in them is secret."""

@@ -26,6 +26,7 @@ from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
+from lab.lifecycle.nodes.form import let_read
 from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.names import FORMED, template_ref
@@ -156,8 +157,9 @@ def _assemble(
             files["ram"] = ctx.home.ram(ref, node.name)
         for what, path in files.items():
             source = stage.path(f"{node.name}/{what}")
-            source.chmod(0o644 if what == "seed" else 0o600)
+            source.chmod(0o600)
             shutil.move(source, path)
+        let_read(ctx, files["seed"])
     capture = captured(ctx, ref, nodes, snapshots, warm=target.warm, why_cold=target.why_cold)
     for facts, made in zip(template.nodes, capture.nodes, strict=True):
         _check(facts, made)

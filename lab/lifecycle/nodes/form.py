@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,7 @@ def write_seed(ctx: Context, formation: Formation, node: Node) -> Path:
         formation.profile.engine,
         formation.segment,
     )
-    return _put_seed(path, content)
+    return put_seed(ctx, path, content)
 
 
 def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -> Path:
@@ -148,17 +149,28 @@ def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -
     """
     own = ctx.home.seed(node.owner, node.name)
     if parent is not None and node.guest_address:
-        return _put_seed(own, address_seed(node, segment))
+        return put_seed(ctx, own, address_seed(node, segment))
     if parent is None or parent.owner.kind == "lab":
         return own
     return ctx.home.seed(parent, node.name)
 
 
-def _put_seed(path: Path, content: bytes) -> Path:
+def put_seed(ctx: Context, path: Path, content: bytes) -> Path:
+    """Write a seed disk, in which passwords may be (``--my-cnf``); returns ``path``."""
     with writing(path):
+        path.touch(0o600)
         path.write_bytes(content)
-        path.chmod(0o644)
+    let_read(ctx, path)
     return path
+
+
+def let_read(ctx: Context, path: Path) -> None:
+    """Let QEMU read a file of ours, and no other user: its group may, as with the disks."""
+    run_as = ctx.hypervisor.run_as
+    with writing(path):
+        if run_as is not None:
+            os.chown(path, os.geteuid(), run_as[1])
+        path.chmod(0o600 if run_as is None else 0o640)
 
 
 def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
