@@ -9,10 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 from lab.api.core.contexts import Contexts
 from lab.api.telemetry.logs import log
@@ -32,6 +35,9 @@ from lab.observe.sql import Kept
 from lab.observe.ways import Ways
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.store import Store
+from lab.wait import Deadline
+
+T = TypeVar("T")
 
 _LOST_EVERY = 5.0
 _ROUND = 0.5
@@ -50,6 +56,45 @@ class Seen:
     bodies: dict[bool, bytes] = field(default_factory=dict, repr=False)
 
 
+class _Hangs(HostUnfit):
+    """The hypervisor has not answered in time."""
+
+
+class _Bounded(Generic[T]):
+    """A call that is made in a thread of its own, once at a time, so that its end can be given up.
+
+    Safe for use by several threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._asked: tuple[Future[T], Deadline] | None = None
+
+    def result(self, call: Callable[[], T], seconds: float) -> T:
+        """What ``call`` returns or raises, or an earlier one that is under way.
+
+        Raises _Hangs if that takes longer than ``seconds``.
+        """
+        with self._lock:
+            if self._asked is None or self._asked[0].done():
+                self._asked = Future(), Deadline.after(seconds)
+                args = (self._asked[0], call)
+                threading.Thread(target=self._run, args=args, name=self._name, daemon=True).start()
+            future, deadline = self._asked
+        try:
+            return future.result(deadline.left)
+        except Late:
+            raise _Hangs(f"the hypervisor does not answer within {seconds:g} s") from None
+
+    @staticmethod
+    def _run(future: Future[T], call: Callable[[], T]) -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001  # it is raised where it is waited for
+            future.set_exception(error)
+
+
 class Observing:
     """The labs of a service, observed. Safe for use by several threads."""
 
@@ -64,6 +109,8 @@ class Observing:
         self._busy: Counter[str] = Counter()
         self._opened: tuple[ExitStack, Context] | None = None
         self._broken: HostUnfit | None = None
+        self._listing: _Bounded[Mapping[GuestName, Guest]] = _Bounded("lab-guests")
+        self._leftovers: _Bounded[Mapping[str, LabView]] = _Bounded("lab-leftovers")
         self.observer = Observer(self._known, self._begin, _failed)
 
     def close(self) -> None:
@@ -112,13 +159,16 @@ class Observing:
         if not wait:
             return None
         try:
-            with self._contexts.use() as ctx:
-                found = lost(ctx)
+            found = self._leftovers.result(self._look_for_lost, self._settings.answer_timeout)
         except HostUnfit as error:  # the labs that are recorded are shown all the same
             _failed(error)
         with self._lock:
             self._lost = time.monotonic(), found
         return found
+
+    def _look_for_lost(self) -> Mapping[str, LabView]:
+        with self._contexts.use() as ctx:
+            return lost(ctx)
 
     def fresh(self, labs: Iterable[LabWithNodes]) -> None:
         """Wait until labs are observed, where nobody has read them for a while, or just changed.
@@ -196,11 +246,12 @@ class Observing:
     def _begin(self, names: Collection[str]) -> Mapping[str, Look]:
         ctx, labs = self._context(), self.labs()
         try:
-            guests = ctx.hypervisor.guests()
+            guests = self._listing.result(ctx.hypervisor.guests, ctx.settings.answer_timeout)
             self._broken = None
         except HostUnfit as error:
             _failed(error)
-            self._broken = error  # its connection may be
+            # Its connection may be; where it hangs, another one would as well.
+            self._broken = None if isinstance(error, _Hangs) else error
             guests = unknown_guests(labs[name] for name in names if name in labs)
         except BaseException as error:
             self._release(error)

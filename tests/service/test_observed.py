@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,14 +21,16 @@ from lab.api.http.auth import Caller
 from lab.api.routes.labs import seen
 from lab.config.settings import Settings
 from lab.errors import HostUnfit, NotFound, NotReady
-from lab.hypervisor import Hypervisor, Unanswered
+from lab.hypervisor import Guest, Hypervisor, Unanswered
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
+from lab.names import GuestName
 from lab.observe.account import Account
 from lab.observe.sql import Kept
 from lab.observe.ways import Rows
 from lab.state.records import LabWithNodes
+from lab.units import parse_time
 from lab.wait import Deadline, until
 from tests.support.serve_world import Site, site
 
@@ -309,3 +311,55 @@ def test_labs_are_shown_while_the_hypervisor_is_silent(tmp_path: Path) -> None:
             assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
         assert len(lent) > opened  # a broken connection is not lent again
         assert here.ask("DELETE", "/v1/labs/shop?wait=30").status_code == 204
+
+
+def test_labs_are_shown_while_the_hypervisor_hangs(tmp_path: Path) -> None:
+    """Protects from an observer that waits for libvirt without end: its daemon may be stopped."""
+    hangs, over = threading.Event(), threading.Event()
+
+    class Hanging:
+        """A hypervisor that answers nothing while ``hangs`` is set."""
+
+        def __init__(self, there: Hypervisor) -> None:
+            self.there = there
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.there, name)
+
+        def guests(self) -> Mapping[GuestName, Guest]:
+            if hangs.is_set():
+                over.wait(60)
+            return self.there.guests()
+
+    @contextmanager
+    def opener(settings: Settings) -> Iterator[Context]:
+        with open_context(replace(settings, answer_timeout=1.0)) as ctx:
+            yield replace(ctx, hypervisor=cast("Hypervisor", Hanging(ctx.hypervisor)))
+
+    with site(tmp_path, opener) as here:
+        here.make("shop")
+        observer = here.service.core.observing.observer
+        hangs.set()
+        try:
+            before = threading.active_count()
+            for _ in range(4):
+                observer.changed("shop")
+                began = time.time()
+                assert until(
+                    lambda began=began: _later(here, began),  # type: ignore[misc]
+                    Deadline.after(20),
+                )
+                (shown,) = here.ask("GET", "/v1/labs").json()["items"]
+                assert (shown["name"], shown["state"]) == ("shop", "ready")
+            assert threading.active_count() < before + 12
+        finally:
+            hangs.clear()
+            over.set()
+        observer.changed("shop")
+        assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
+
+
+def _later(here: Site, began: float) -> bool | None:
+    """Whether the lab was observed after that time."""
+    at = here.ask("GET", "/v1/labs/shop").json()["observed_at"]
+    return (at is not None and parse_time(at) >= began) or None
