@@ -95,6 +95,12 @@ def test_captures_run_on_another_qemu_with_all_tests(monkeypatch: pytest.MonkeyP
     assert suite.command("qemu", Options.parse([], everything=True)) == []
 
 
+def ran(argv: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Pytest with a copy of our conftest.py, which imports what the tests share."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, cwd=directory, env=env, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
@@ -104,7 +110,7 @@ def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
     (tmp_path / "pytest.ini").write_text(MARKS)
     report = tmp_path / "unit.xml"
     argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", "-m", "not rare", "-n", workers]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(argv, tmp_path)
     assert "   1 test_sample.py::test_one\n   1 test_sample.py::test_rare\n" in done.stdout
     found = suite.read("unit", done.returncode, 1.0, report)
     assert found.counts == {"passed": 1, "failed": 1, "skipped": 1}
@@ -132,7 +138,7 @@ def test_only_what_is_rare_and_asked_for_is_left_out(
     (tmp_path / "pytest.ini").write_text(MARKS + "    e2e\n")
     report = tmp_path / "unit.xml"
     argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", *words, "-n", "0"]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ran(argv, tmp_path)
     assert suite.read("unit", done.returncode, 1.0, report).left_out == left_out
 
 
