@@ -21,7 +21,7 @@ def recall(memory: Path) -> dict[str, tuple[float, Any]]:
     try:
         found = json.loads(memory.read_text(encoding="utf-8"))
         return {str(key): (float(at), value) for key, (at, value) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -39,5 +39,9 @@ def forget(memory: Path, key: str) -> None:
 
 def _write(memory: Path, known: dict[str, tuple[float, Any]]) -> None:
     scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
-    scratch.write_text(json.dumps(known), encoding="utf-8")
-    scratch.replace(memory)
+    try:
+        scratch.write_text(json.dumps(known), encoding="utf-8")
+        scratch.replace(memory)
+    except BaseException:  # such as a full disk
+        scratch.unlink(missing_ok=True)
+        raise

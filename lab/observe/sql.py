@@ -277,14 +277,14 @@ class _Bounded(Connection):
         self.left -= num_bytes + _READ
         if self.left < 0:
             raise _Refused(f"the answer is longer than {_MOST} bytes")
-        found = b""
+        found = bytearray()
         while len(found) < num_bytes:
             part = self._in_time(self._reader.read1, num_bytes - len(found))
             if not part:
                 raise self._lost("it was closed")
             found += part
             self.heard = True
-        return found
+        return bytes(found)
 
     def _write_bytes(self, data: bytes) -> None:
         self._in_time(self._socket.sendall, data)
