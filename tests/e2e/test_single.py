@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from lab.names import LOOPBACK
 from tests.e2e.e2e_site import Site
 from tests.e2e.test_cluster import query
 
@@ -41,3 +45,33 @@ def test_a_single_server(image: Site) -> None:
         assert "mariadbd" in image.lab("logs", name, "-n", "200").stdout
     assert image.settled() == []
     assert "exactly one node" in image.lab("up", "single", "--nodes", "2", code=2).stderr
+
+
+def _greeting(port: int) -> bytes:
+    with socket.create_connection((LOOPBACK, port), 120) as connection:
+        # As clients do. Of one that only listens, QEMU's port may have forgotten the connection.
+        connection.sendall(b"SSH-2.0-many\r\n")
+        return connection.recv(8)
+
+
+@pytest.mark.rare
+def test_many_connections_for_ssh(image: Site) -> None:
+    """Protects loops of `lab exec`, scp and ansible: systemd ends a socket that is used too often.
+
+    An emulated guest accepts too few a second for that limit; so it is looked at as well.
+    """
+    name = image.name("many")
+    with image.up("single", "--name", name) as view:
+        port = view["nodes"][0]["ssh_port"]
+        with ThreadPoolExecutor(4) as pool:
+            said = list(pool.map(_greeting, [port] * 300))
+        assert said == [b"SSH-2.0-"] * 300
+        wanted = "ActiveState,Result,TriggerLimitIntervalUSec,MaxConnections,NAccepted"
+        asked = ["systemctl", "show", "ssh.socket", f"--property={wanted}"]
+        lines = image.lab("exec", name, "--", *asked).stdout.split()
+        shown = dict(line.split("=") for line in lines)
+        assert int(shown.pop("NAccepted")) > 300
+        assert shown == {
+            "ActiveState": "active", "Result": "success", "TriggerLimitIntervalUSec": "0",
+            "MaxConnections": "256",
+        }  # fmt: skip
