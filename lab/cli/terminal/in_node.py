@@ -46,15 +46,19 @@ fi
 exec 3>&2 2>/dev/null
 set -m
 (exec "$@") <&0 2>&3 3>&- &
+set +m
 echo "$!" >"$at"
-wait -f "$!"
+wait "$!"
 status=$?
 rm -f "$at"
 exit "$status"
 """
 """A script of bash, which starts the program in a process group of its own (``set -m``).
 
-So no signal for the program ends the script, which says by which one the program ended.
+So no signal for the program ends the script, which says by which one the program ended. With ``set
++m`` its ``wait`` is for the end, not also for a stop. ``wait -f`` would be as well, but it can loop
+without end where the program ends just then: bash 5.2 looks at a job that it has freed
+(wait_for_single_pid in jobs.c).
 """
 _SIGNAL = """\
 for try in {{1..50}}; do [ -s {at} ] && break; sleep 0.1; done; kill -s {name} -- -"$(cat {at})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -103,6 +104,12 @@ def test_a_signal_that_ends_the_program_is_passed_on(way: list[str]) -> None:
     assert done.returncode == 128 + 9
 
 
+def test_a_program_that_is_stopped_has_not_ended(way: list[str]) -> None:
+    """Protects from an exit code of a program that still runs."""
+    script = "(sleep 1; kill -CONT $$) & sleep 0.3; kill -STOP $$; wait; exit 9"
+    assert run(way, "sh", "-c", script).returncode == 9
+
+
 def test_a_program_that_is_not_there(way: list[str]) -> None:
     """Protects from a message about SSH or an agent: the node answered."""
     done = run(way, "nosuchcmd", "-x")
@@ -174,8 +181,10 @@ def test_a_program_in_the_background(way: list[str]) -> None:
 
 
 def test_nothing_is_left_in_the_node(way: list[str]) -> None:
-    run(way, "true")
-    assert not list(Path("/run").glob("lab-exec.*"))
+    # The program is started by the script, which has the name of its file as a word.
+    done = run(way, "sh", "-c", r"tr '\0' '\n' < /proc/$PPID/cmdline")
+    ours = [name for name in done.stdout.decode().split() if re.fullmatch("[0-9a-f]{16}", name)]
+    assert not Path(f"/run/lab-exec.{ours[0]}").exists()
 
 
 def _started(way: Sequence[str], *words: str) -> subprocess.Popen[bytes]:
