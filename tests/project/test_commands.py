@@ -54,10 +54,11 @@ OURS: dict[str, frozenset[str]] = {
     ),
     "testvm/machine.py": frozenset({"*how", "*words", "emulator"}),
     "testvm/runner.py": frozenset({"*([] if named else [TESTS])", "*pytest_options(options)"}),
-    # in a guest: databases are checked, engines' facts are those of an image that was checked
+    # in a guest: databases are checked, names of files are ours, engines' facts are those of an
+    # image that was checked
     "lab/lifecycle/datasets/loader.py": frozenset(
-        {"*_plain(databases)", "apply", "with_accounts", "engine.config_path", "engine.service",
-         "self._engine.config_path", "self._engine.service", "str(size)"}
+        {"*_plain(databases)", "apply", "name", "with_accounts", "engine.config_path",
+         "engine.service", "self._engine.config_path", "self._engine.service", "str(size)"}
     ),
     "lab/lifecycle/node_access.py": frozenset(
         {"*_journal(ctx, name, node, source, lines)",

@@ -19,8 +19,8 @@ SIZE = "96m"
 
 def small(root: Path, *argv: str) -> list[str]:
     """The command that runs ``argv`` with small file systems at ``root``, mounted for it alone."""
-    mounts = f'mount -t tmpfs -o size={SIZE} tmpfs "$0" && mkdir "$0/fake-guests" && '
-    mounts += 'mount -t tmpfs -o size=8m tmpfs "$0/fake-guests" && exec "$@"'
+    mounts = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && mkdir "$0/fake-guests" && '
+    mounts += 'mount -t tmpfs -o size=8m,mode=700 tmpfs "$0/fake-guests" && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounts, str(root), *argv]
 
 
