@@ -25,7 +25,7 @@ from lab.hypervisor import Guest, Hypervisor, Unanswered
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
-from lab.names import GuestName
+from lab.names import GuestName, Owner
 from lab.observe.account import Account
 from lab.observe.sql import Kept
 from lab.observe.ways import Rows
@@ -192,6 +192,7 @@ def test_what_is_left_of_a_lab_is_listed_until_it_is_removed(here: Site) -> None
 
     here.make("shop")
     here.service.core.store.labs.remove("shop")
+    here.service.core.store.resources.all_gone(Owner("lab", "shop"))  # else the sweeper takes it
     here.service.core.observing._lost = (float("-inf"), {})  # it is looked up now
     assert states() == ["unrecorded"]
     answer = here.ask("DELETE", "/v1/labs/shop?wait=30&force=true")
