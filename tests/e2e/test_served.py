@@ -53,9 +53,14 @@ def _served(view: Any) -> dict[str, str]:
     found = {}
     for node in view["nodes"]:
         found[f"{node['name']} ssh"] = _host_key(node["host"], node["ssh_port"])
-        if node["sql_port"]:
+        if _has_server(node):
             found[f"{node['name']} tls"] = _certificate(node["host"], node["sql_port"])
     return found
+
+
+def _has_server(node: Any) -> bool:
+    """Whether what is served at a node's SQL port is its own: a proxy passes on a server's."""
+    return bool(node["sql_port"]) and node["role"] != "proxy"
 
 
 def _view(site: Site, name: str) -> Any:
@@ -69,7 +74,7 @@ def _use(site: Site, view: Any) -> None:
         site.lab("ssh", name, "--node", node["name"], "--", "true")
     _served(view)
     servers = {_certificate(node["host"], node["sql_port"]) for node in view["nodes"]
-               if node["sql_port"]}  # fmt: skip
+               if _has_server(node)}  # fmt: skip
     for endpoint, addresses in view["addresses"].items():
         if endpoint in ("rw", "ro"):  # through a proxy, where there is one: it has no key
             host, _, port = addresses[0].rpartition(":")
