@@ -183,7 +183,8 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
                 details=[message[0].decode(errors="replace")],
             )
         torn = not statement.terminated and bool(_TRUNCATABLE.match(statement.text))
-        functions |= dict.fromkeys(functions_of(statement.text))
+        if len(functions) < FUNCTIONS_LIMIT:
+            functions |= dict.fromkeys(functions_of(statement.text))
         if _DATA.match(statement.text):
             continue
         if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
