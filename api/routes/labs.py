@@ -27,6 +27,7 @@ from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
+from lab.lifecycle.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.usage import Snapshots
 from lab.spec import LabSpec
@@ -93,6 +94,7 @@ def change(
     with core.store.transaction():
         record = caller.lab(core, name)
         check_match(record, if_match)
+        refuse_removed(record)
         fields: dict[str, Any] = {"active_at": time.time()}  # a change counts as activity
         if asked.idle is not None:
             fields["idle"] = asked.idle or None
@@ -110,6 +112,7 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
     """A heartbeat: the lease is extended by the heartbeat timeout that the lab was created with."""
     with core.store.transaction():
         record = caller.lab(core, name)
+        refuse_removed(record)
         if record.heartbeat is None:
             raise Conflict(
                 f"the lab {name} was created without a heartbeat", hint="PATCH extends its lease"

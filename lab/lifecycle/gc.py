@@ -20,7 +20,13 @@ from lab.lifecycle import catalog, snapshot
 from lab.lifecycle.captures import retire, template_record
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import branches, forget, leave_to_branches, lost_logs
+from lab.lifecycle.core.release import (
+    branches,
+    forget,
+    leave_to_branches,
+    lost_logs,
+    mark_removing,
+)
 from lab.lifecycle.core.views import GcReport
 from lab.lifecycle.images import image
 from lab.locks import named
@@ -210,6 +216,8 @@ def _do(
             if not _still_to_remove(ctx, owner, why):
                 return
             if not dry_run:
+                if owner.kind == "lab" and not _mark(ctx, owner):
+                    return
                 _remove(ctx, owner)
     except Conflict as error:
         left.append(f"{owner}: {why}, but {error}")
@@ -217,6 +225,20 @@ def _do(
         left.append(f"{owner}: {why}, not removed: {error}")
     else:
         removed.append(f"{owner}: {why}")
+
+
+def _mark(ctx: Context, owner: Owner) -> bool:
+    """Record that a lab is being removed, unless its lease was extended in this moment.
+
+    A lease is extended without the lab's lock, so it is looked at in the same transaction.
+    """
+    with ctx.store.transaction():
+        record = ctx.store.labs.find(owner.name)
+        if record is not None and not _why(ctx, owner):
+            return False
+        if record is not None:
+            mark_removing(ctx, owner.name)
+    return True
 
 
 def _still_to_remove(ctx: Context, owner: Owner, why: str) -> bool:

@@ -34,16 +34,21 @@ def release(ctx: Context, owner: Owner) -> list[str]:
 def forget(ctx: Context, owner: Owner) -> list[str]:
     """``release`` a lab and remove its record, last of all; its lock is held."""
     if ctx.store.labs.find(owner.name) is not None:
-        try:
-            ctx.store.labs.update(owner.name, state="removing")
-        except HostUnfit:
-            # The removal of its volumes frees the space that the record needs.
-            if not ctx.home.full:
-                raise
+        mark_removing(ctx, owner.name)
     removed = release(ctx, owner)
     if ctx.store.labs.find(owner.name) is not None:
         ctx.store.labs.remove(owner.name)
     return removed
+
+
+def mark_removing(ctx: Context, name: str) -> None:
+    """Record that a lab is being removed: from now on nobody can extend its lease."""
+    try:
+        ctx.store.labs.update(name, state="removing")
+    except HostUnfit:
+        # The removal of its volumes frees the space that the record needs.
+        if not ctx.home.full:
+            raise
 
 
 def branches(ctx: Context, name: str) -> list[str]:

@@ -149,6 +149,34 @@ def test_gc_respects_a_lease_that_was_just_extended(world: World) -> None:
         assert lab(ctx, "shop").state == "ready"
 
 
+def test_a_lease_is_not_extended_while_the_lab_is_removed(world: World) -> None:
+    """Protects whoever keeps a lab by heartbeats: an extended lease holds, or it is refused."""
+    with world.open() as ctx:
+        make_template(ctx)
+        up(ctx, named("shop", ttl=60.0))
+        ctx.store.labs.update("shop", expires_at=time.time() - 1)
+    answers: list[str] = []
+
+    def prolong(step: str) -> None:
+        if threading.current_thread() is not threading.main_thread() or step.startswith("state."):
+            return
+        with world.open() as other:
+            record = other.store.labs.find("shop")
+            if record is None or record.state != "removing":
+                return
+            try:
+                extend(other, "shop", 3600.0)
+            except LabError as error:
+                answers.append(str(error))
+            else:
+                answers.append("extended")
+
+    with world.open(prolong) as ctx:
+        assert any("expired" in line for line in gc(ctx).removed)
+        assert labs(ctx) == []
+    assert set(answers) == {"the lab shop is being removed"}
+
+
 def test_gc_removes_what_expired(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
