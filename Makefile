@@ -88,7 +88,7 @@ fuzz: venv-dev ## damaged inputs for each reader of foreign bytes, five minutes 
 
 bench: venv-dev ## measure, and print the table of docs/benchmarks.md
 	@scripts/machine
-	$(python) scripts/bench.py
+	$(python) -m bench
 
 lock: ## pin the newest allowed dependencies (requirements*.txt) for Python 3.10 to 3.14
 	@scripts/lock --upgrade

@@ -35,7 +35,7 @@ PREFACE = """\
 
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
 clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
-cores. `.venv/bin/python scripts/bench.py --quick` takes fewer runs, `--only captures` measures one
+cores. `.venv/bin/python -m bench --quick` takes fewer runs, `--only captures` measures one
 part, `--json FILE` keeps all samples, `--write` renders this page, or the parts of it that were
 measured, `--against CHECKOUT` compares with another checkout in turns.
 If sysbench is installed, memory and disk use are measured again after a minute of

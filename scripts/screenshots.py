@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from playwright.sync_api import ViewportSize
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -15,9 +17,9 @@ from tests.support.page_browser import chromium, make, window  # noqa: E402
 from tests.support.serve_process import environment, serving  # noqa: E402
 
 PICTURES = ROOT / "docs" / "img"
-WIDE = {"width": 900, "height": 760}
-TALL = {"width": 900, "height": 1100}
-NARROW = {"width": 400, "height": 760}
+WIDE = ViewportSize(width=900, height=760)
+TALL = ViewportSize(width=900, height=1100)
+NARROW = ViewportSize(width=400, height=760)
 
 
 def main() -> None:

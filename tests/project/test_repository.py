@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab.config import tomlfile
 from lab.run import run
 from tests import ROOT
 
@@ -114,6 +115,22 @@ def test_installs_name_packages_that_are_meant() -> None:
                 if not given and name and name[0].lower() not in known:
                     found.append(f"{path}: {word} in `pip install {line}`")
     assert not found
+
+
+def test_mypy_checks_all_python() -> None:
+    """Protects programs beside the packages: what no test runs is at least checked by its types."""
+    project = ROOT / "pyproject.toml"
+    mypy = tomlfile.loads(project.read_bytes(), project)["tool"]["mypy"]
+    assert mypy["strict"]
+    checked = {Path(name) for name in mypy["files"]} | {Path("api")}  # by the link lab/api
+    assert (ROOT / "lab/api").readlink() == Path("../api")
+    unchecked = [
+        str(path)
+        for path, text in texts()
+        if path.suffix == ".py" or re.match(r"#!.*\bpython", text)
+        if path not in checked and not (path.suffix == ".py" and {*path.parents} & checked)
+    ]
+    assert not unchecked, "neither named in nor below `files` of [tool.mypy]"
 
 
 def test_workflows_run_targets_that_exist() -> None:
