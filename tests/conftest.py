@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.junitxml import xml_key
-from _pytest.mark import KeywordMatcher
-from _pytest.mark.expression import Expression
 
 # Modules that hold tests or parts of them, but are not found as test files.
 pytest.register_assert_rewrite("tests.contract", "tests.e2e", "tests.security", "tests.support")
@@ -34,54 +31,35 @@ def short() -> Iterator[Path]:
         yield Path(path)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where xdist keeps our order: files of rare tests first, since the longest are among them."""
-    if config.getoption("loadscopereorder", True):
-        return
-    all_, rare = Counter[Path](), Counter[Path]()
-    for item in items:
-        all_[item.path] += 1
-        rare[item.path] += item.get_closest_marker("rare") is not None
-    items.sort(key=lambda item: -rare[item.path] / all_[item.path])
-
-
 LEFT_OUT = pytest.StashKey[list[str]]()
-"""The tests that were not selected because they are marked ``rare``."""
+"""The rare tests that ``--no-rare`` left out."""
 
 
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    rare = [item for item in items if item.get_closest_marker("rare") and _else_selected(item)]
-    if rare:
-        rare[0].config.stash.setdefault(LEFT_OUT, []).extend(item.nodeid for item in rare)
+@pytest.hookimpl(trylast=True)  # what `-k` and `-m` deselect was not left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out rare tests, or run files of rare tests first: the longest are among them."""
+    rare = [item for item in items if item.get_closest_marker("rare")]
+    if config.getoption("no_rare"):
+        config.stash[LEFT_OUT] = [item.nodeid for item in rare]
+        items[:] = [item for item in items if item.get_closest_marker("rare") is None]
+        config.hook.pytest_deselected(items=rare)
+    elif not config.getoption("loadscopereorder", True):  # else xdist has an order of its own
+        all_, its = Counter(item.path for item in items), Counter(item.path for item in rare)
+        items.sort(key=lambda item: -its[item.path] / all_[item.path])
 
 
-def _else_selected(item: pytest.Item) -> bool:
-    """Whether ``-k`` and ``-m`` would select a test if it were not marked ``rare``."""
-    keywords, marks = item.config.option.keyword, item.config.option.markexpr
-    if keywords and not Expression.compile(keywords).evaluate(KeywordMatcher.from_item(item)):
-        return False
-    names = {mark.name for mark in item.iter_markers()} - {"rare"}
-
-    def is_marked(name: str, /, **_: object) -> bool:
-        return name in names
-
-    return bool(marks) and Expression.compile(marks).evaluate(is_marked)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Report the deselected tests to the process that prints the summary: under xdist another."""
+    """Report the tests left out to the process that prints the summary: under xdist another."""
     left_out = session.config.stash.get(LEFT_OUT, [])
     worker: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if worker is not None:
         worker["left_out"] = left_out
-        return
-    if xml := session.config.stash.get(xml_key, None):
-        xml.add_global_property("left_out", str(len(left_out)))
+    elif path := session.config.getoption("left_out"):
+        path.write_text(f"{len(left_out)}\n")
 
 
 class FromWorkers:
-    """Under xdist each worker deselects the same."""
+    """Under xdist each worker leaves out the same."""
 
     def pytest_testnodedown(self, node: Any) -> None:
         left_out = getattr(node, "workeroutput", {}).get("left_out")
@@ -111,6 +89,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+    parser.addoption("--no-rare", action="store_true", help="leave out tests marked `rare`")
+    parser.addoption(
+        "--left-out", type=Path, metavar="FILE", help="write the number of these to FILE"
+    )
 
 
 @pytest.fixture

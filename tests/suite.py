@@ -34,7 +34,11 @@ from testvm.beside import Beside  # noqa: E402
 from testvm.release import RELEASES, find  # noqa: E402
 
 RESULTS = ROOT / "build" / "test"
-"""Where the parts' reports stay: ``unit.xml``, ``e2e.xml``, ``qemu.xml`` (JUnit), ``zfs.log``."""
+"""Where the parts' reports stay: ``unit.xml``, ``e2e.xml``, ``qemu.xml`` (JUnit), ``zfs.log``.
+
+``unit.left-out`` and so on have the number of rare tests left out, ``durations.txt`` the tests
+that took longest.
+"""
 PARTS = ("unit", "zfs", "e2e", "qemu")
 QEMU = "trixie"
 """The release whose QEMU the part ``qemu`` runs on."""
@@ -54,9 +58,13 @@ INTERRUPTED = 2
 CLEAN_UP = 120.0
 """Seconds that an interrupted part has to remove what it made, and report."""
 SLOWEST = ("--durations=20", "--durations-min=1")
+"""What each part prints, the only report of a guest with ZFS."""
+KEPT = 50
+"""Tests in ``durations.txt``."""
 LEFT_OUT = re.compile(r"left for `make test-all`: (\d+)")
 
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
+_DURATION = re.compile(r"^(\d+\.\d+)s (setup|call|teardown) +(\S.*)$", re.M)
 _SUMMARY = re.compile(
     r"^=+ .*(?:passed|failed|error|skipped|no tests ran).* in [\d.]+s.* =+$", re.M
 )
@@ -64,7 +72,11 @@ _SUMMARY = re.compile(
 
 @dataclass
 class Result:
-    """How a part ended. ``skipped``: how many tests for each reason; ``counts``: by outcome."""
+    """How a part ended.
+
+    ``skipped``: how many tests for each reason; ``counts``: by outcome; ``durations``: seconds and
+    name of each test; in a guest with ZFS those of the longest, each phase by itself.
+    """
 
     part: str
     status: int
@@ -72,6 +84,7 @@ class Result:
     counts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
+    durations: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def line(self) -> str:
@@ -92,6 +105,7 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = Options.parse(options.words, everything=options.all, releases=options.releases)
     began = time.monotonic()
     results = run_parts(options.only or PARTS, chosen, timeout=options.timeout)
+    (RESULTS / "durations.txt").write_text(longest(results))
     _say(summary(results, chosen, seconds=time.monotonic() - began))
     return status_of(results)
 
@@ -124,9 +138,9 @@ class Options:
 
     def marks(self, *more: str) -> list[str]:
         """Options of pytest that select by markers."""
-        wanted = [*more, *([] if self.everything else ["not rare"])]
-        wanted += [f"({self.mark})"] if self.mark else []
-        return ["-m", " and ".join(wanted)] if wanted else []
+        wanted = [*more, *([f"({self.mark})"] if self.mark else [])]
+        tier = [] if self.everything else ["--no-rare"]
+        return [*tier, *(["-m", " and ".join(wanted)] if wanted else [])]
 
     def split(self) -> tuple[list[str], list[str], list[str]]:
         """Paths of platform tests, paths of other tests, and what is no path of a test."""
@@ -159,8 +173,8 @@ def command(part: str, options: Options) -> list[str]:
         return [*argv, *SLOWEST, *options.marks(), *platform, *rest]
     if platform and not others:
         return []
-    report = f"--junitxml={RESULTS / part}.xml"
-    argv = [sys.executable, "-m", "pytest", report, *SLOWEST]
+    reports = [f"--junitxml={RESULTS / part}.xml", f"--left-out={RESULTS / part}.left-out"]
+    argv = [sys.executable, "-m", "pytest", *reports, *SLOWEST]
     if part == "unit":
         argv += ["-n", str(max(2, len(os.sched_getaffinity(0)))), "--dist", "loadfile"]
         argv += ["--no-loadscope-reorder"] if options.everything else []
@@ -254,6 +268,8 @@ def read_text(text: str, status: int, seconds: float) -> Result:
         result.skipped[reason] += 1
     for count, reason in re.findall(r"^SKIPPED \[(\d+)\] \S+ (.*)$", text, re.M):
         result.skipped[reason] += int(count)
+    for seconds_, phase, test in _DURATION.findall(text):
+        result.durations.append((float(seconds_), f"{test} ({phase})"))
     result.left_out = sum(int(count) for count in LEFT_OUT.findall(text))
     return result
 
@@ -271,12 +287,26 @@ def read(part: str, status: int, seconds: float, path: Path) -> Result:
     for case in root.iter("testcase"):
         found = next((child for child in case if child.tag in outcomes), None)
         result.counts["passed" if found is None else outcomes[found.tag]] += 1
+        result.durations.append((float(case.get("time", "0")), _nodeid(case)))
         if found is not None and found.tag == "skipped":
             result.skipped[found.get("message", "")] += 1
-    for known in root.iter("property"):
-        if known.get("name") == "left_out":
-            result.left_out = int(known.get("value", "0"))
+    left_out = path.with_suffix(".left-out")
+    result.left_out = int(left_out.read_text()) if left_out.exists() else 0
     return result
+
+
+def _nodeid(case: ET.Element) -> str:
+    names = case.get("classname", "").split(".")
+    classes = [name for name in names if name[:1].isupper()]
+    path = "/".join(names[: len(names) - len(classes)])
+    return "::".join([f"{path}.py", *classes, case.get("name", "")])
+
+
+def longest(results: Iterable[Result]) -> str:
+    """The tests that took longest, a line each."""
+    all_ = [(*duration, result.part) for result in results for duration in result.durations]
+    ranked = sorted(all_, reverse=True)[:KEPT]
+    return "".join(f"{seconds:8.2f} s  {part:5} {test}\n" for seconds, test, part in ranked)
 
 
 def summary(results: Sequence[Result], options: Options, *, seconds: float) -> str:

@@ -12,9 +12,9 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from lab.names import template_ref
 from lab.wait import Deadline, until
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 ONE = (*PXC, "--nodes", "1")
 
 
-def usual_and_rare(usual: object, *rare: object) -> list[ParameterSet]:
+def usual_and_rare(usual: object, *rare: object) -> list[Any]:
     """Values of a parameter; tests of all but the first are rare."""
     return [pytest.param(usual), *(pytest.param(one, marks=pytest.mark.rare) for one in rare)]
 

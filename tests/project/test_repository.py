@@ -32,6 +32,7 @@ REGISTRIES = (
 FORBIDDEN_IN_CODE = (
     ("mock", ".", "patch", "pass a fake instead"),
     ("shell", "=", "True", "run argv lists through lab/run.py"),
+    ("from _py", "test", "", "its private names change with minor versions"),
 )
 
 NOT_OURS = re.compile(r"/(\.git|\.venv|\.?\w*cache\w*|build|dist|[^/]+\.egg-info)/")

@@ -29,34 +29,30 @@ def test_rare(): pass
 
 def test_skipped(): pytest.skip("needs a moon")
 
-def test_failing(): assert False
+class TestMore:
+    def test_failing(self): assert False
 """
 MARKS = "[pytest]\nmarkers =\n    rare\n"
 
 
-def selection(argv: list[str]) -> str:
-    """The expression of markers in a command."""
-    return argv[argv.index("-m", 3) + 1] if "-m" in argv[3:] else ""
+def selection(argv: list[str]) -> tuple[str, bool]:
+    """The expression of markers in a command, and whether rare tests are left out."""
+    return argv[argv.index("-m", 3) + 1] if "-m" in argv[3:] else "", "--no-rare" in argv
 
 
 @pytest.mark.parametrize(
     ("words", "everything", "unit", "zfs"),
     [
-        ([], False, "not e2e and not rare", "not rare"),
+        ([], False, "not e2e", ""),
         ([], True, "not e2e", ""),
-        (
-            ["-x", "-m", "a or b"],
-            False,
-            "not e2e and not rare and (a or b)",
-            "not rare and (a or b)",
-        ),
+        (["-x", "-m", "a or b"], False, "not e2e and (a or b)", "(a or b)"),
     ],
 )
 def test_the_tier_selects(words: list[str], everything: bool, unit: str, zfs: str) -> None:
     """Protects the two tiers: an expression of one's own narrows them, and does not widen them."""
     options = Options.parse(words, everything=everything)
-    assert selection(suite.command("unit", options)) == unit
-    assert selection(suite.command("zfs", options)) == zfs
+    assert selection(suite.command("unit", options)) == (unit, not everything)
+    assert selection(suite.command("zfs", options)) == (zfs, not everything)
     assert ("-x" in suite.command("e2e", options)) == ("-x" in words)
 
 
@@ -109,24 +105,28 @@ def test_a_report_covers_all_tests(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     (tmp_path / "pytest.ini").write_text(MARKS)
     report = tmp_path / "unit.xml"
-    argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", "-m", "not rare", "-n", workers]
-    done = ran(argv, tmp_path)
+    argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", "--no-rare", "-n", workers]
+    done = ran([*argv, f"--left-out={tmp_path / 'unit.left-out'}"], tmp_path)
     assert "   1 test_sample.py::test_one\n   1 test_sample.py::test_rare\n" in done.stdout
     found = suite.read("unit", done.returncode, 1.0, report)
     assert found.counts == {"passed": 1, "failed": 1, "skipped": 1}
     assert found.skipped == {"needs a moon": 1}
     assert (found.status, found.left_out) == (1, 2)
+    assert {test for _, test in found.durations} == {
+        "test_sample.py::test_one[1]", "test_sample.py::test_skipped",
+        "test_sample.py::TestMore::test_failing",
+    }  # fmt: skip
 
 
 @pytest.mark.rare
 @pytest.mark.parametrize(
     ("words", "left_out"),
     [
-        (["-m", "not rare", "-k", "one"], 1),
-        (["-m", "not rare", "-k", "typo"], 0),
+        (["--no-rare", "-k", "one"], 1),
+        (["--no-rare", "-k", "typo"], 0),
         (["-k", "one"], 0),
-        (["-m", "e2e"], 0),
-        (["-m", "not e2e and not rare"], 2),
+        (["--no-rare", "-m", "e2e"], 0),
+        (["--no-rare", "-m", "not e2e"], 2),
     ],
 )
 def test_only_what_is_rare_and_asked_for_is_left_out(
@@ -138,7 +138,7 @@ def test_only_what_is_rare_and_asked_for_is_left_out(
     (tmp_path / "pytest.ini").write_text(MARKS + "    e2e\n")
     report = tmp_path / "unit.xml"
     argv = [sys.executable, "-m", "pytest", f"--junitxml={report}", *words, "-n", "0"]
-    done = ran(argv, tmp_path)
+    done = ran([*argv, f"--left-out={tmp_path / 'unit.left-out'}"], tmp_path)
     assert suite.read("unit", done.returncode, 1.0, report).left_out == left_out
 
 
@@ -160,6 +160,8 @@ SKIPPED [2] tests/platform/test_guests_zfs.py:9: no template was handed over
 left for `make test-all`: 7 tests marked `rare`
 =========== 1 failed, 50 passed, 2 skipped, 7 deselected in 300.10s (0:05:00) ===========
 test-zfs: bookworm: skipped because there is no QEMU
+12.50s call     tests/platform/test_zfs_made.py::test_it[a b]
+0.10s setup    tests/platform/test_guests_zfs.py::test_that
 """
 
 
@@ -172,6 +174,15 @@ def test_the_output_of_guests_counts() -> None:
         "bookworm: skipped because there is no QEMU": 1,
     }
     assert found.left_out == 7
+
+
+def test_the_longest_tests_of_all_parts_are_kept() -> None:
+    """Protects who looks for the time that a run lost: an earlier run's file says what changed."""
+    unit = Result("unit", 0, 5.0, durations=[(n / 10, f"tests/t.py::test_{n}") for n in range(60)])
+    lines = suite.longest([unit, suite.read_text(GUEST, 0, 300.0)]).splitlines()
+    assert lines[0] == "   12.50 s  zfs   tests/platform/test_zfs_made.py::test_it[a b] (call)"
+    assert lines[1] == "    5.90 s  unit  tests/t.py::test_59"
+    assert len(lines) == suite.KEPT
 
 
 def test_the_last_line_is_as_pytest_s() -> None:
