@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lab import options
 from lab.api.http.models import LabRequest
+from tests.support.documents import as_text
 from tests.support.serve_world import site
 
 
@@ -15,6 +17,16 @@ def _words(part: object) -> set[str]:
     if isinstance(part, list):
         return set().union(*map(_words, part))
     return set(part).union(*map(_words, part.values())) if isinstance(part, dict) else set()
+
+
+def test_the_document_is_the_recorded_one(short: Path, golden: Callable[[str, str], None]) -> None:
+    """Protects clients: no path, field, limit or scope changes because code was rearranged.
+
+    Where the API is to change, ``python -m pytest tests/service/test_document.py --update-golden``
+    rewrites the file, and ``git diff`` shows what clients will see.
+    """
+    with site(short) as here:
+        golden("openapi.json", as_text(here.ask("GET", "/openapi.json").json()))
 
 
 def test_limits_have_the_words_of_json_schema(short: Path) -> None:
