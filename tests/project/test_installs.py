@@ -17,6 +17,7 @@ import pytest
 from lab.run import run
 from tests import ROOT
 from tests.project.test_packaging import built
+from tests.support.documents import as_text
 from tests.support.serve_process import environment, serving
 
 pytestmark = pytest.mark.rare
@@ -136,6 +137,9 @@ def served(made: Path, env: dict[str, str]) -> None:
         page = service.ask("GET", "/sign-in")
         (style,) = re.findall(r'rel="stylesheet" href="([^"]+)"', page.text)
         assert service.ask("GET", style).status_code == 200
+        # No version of FastAPI or pydantic decides what the API is.
+        described = service.ask("GET", "/openapi.json").json()
+        assert as_text(described) == (ROOT / "tests/golden/openapi.json").read_text()
         far = {**env, "LAB_URL": service.url, "LAB_TOKEN": service.token}
         up = ("up", "galera", "--nodes", "2", "--memory", "400M", "--name", "far", "-o", "name")
         assert call(made, far, "lab", *up) == "far\n"
