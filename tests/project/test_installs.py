@@ -115,9 +115,9 @@ def works(made: Path, root: Path) -> None:
     text = "CREATE DATABASE shop;\n-- Dump completed on 2026-01-01  0:00:00\n"
     pack = f"import zstandard as z; print(z.compress({text.encode()!r}).hex())"
     dump.write_bytes(bytes.fromhex(call(made, env, "python", "-c", pack)))
-    call(made, env, "lab", "dataset", "create", "shop", "--from", str(dump))
+    call(made, env, "lab", "dataset", "create", "shop", "--from", str(dump), "--force")
     assert call(made, env, "lab", "dataset", "ls", "-o", "name") == "shop@1\n"
-    # The fakes have no tables to mask.
+    # The fakes have no tables: nothing is masked, and --force is needed.
     values = "from lab.datasets.mask import values; print(len(values('name', 'en', 9, b'x' * 16)))"
     assert call(made, env, "python", "-c", values) == "9\n"
     served(made, env)
