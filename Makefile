@@ -46,13 +46,14 @@ venv-serve: setup ## .venv with the service (`lab serve`) as well
 venv-dev: setup ## .venv with the tools for tests and checks as well
 	@scripts/venv dev
 
-lint: venv-dev ## style, types, shell scripts, spelling
+lint: venv-dev ## style, types, shell scripts, spelling, subjects of commits
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(scripts)
 	.venv/bin/codespell
 	scripts/words
+	scripts/subjects
 
 format: venv-dev ## let ruff put the code in order
 	.venv/bin/ruff check --fix .
