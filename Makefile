@@ -19,7 +19,7 @@ python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep fuzz bench lock clean
+.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep fuzz bench release lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -90,6 +90,9 @@ fuzz: venv-dev ## damaged inputs for each reader of foreign bytes, five minutes 
 bench: venv-dev ## measure, and print the table of docs/benchmarks.md
 	@scripts/machine
 	$(python) -m bench
+
+release: venv-dev ## build wheel and sdist in dist/, install them into an empty environment and try them; nothing is uploaded
+	@$(python) scripts/release
 
 lock: ## pin the newest allowed dependencies (requirements*.txt) for Python 3.10 to 3.14
 	@scripts/lock --upgrade
