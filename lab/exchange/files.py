@@ -1,4 +1,4 @@
-"""The ends of an archive: a file, a pipe, our own stdin and stdout; a web server, to read from."""
+"""The ends of an archive: a file, a pipe, our own stdin and stdout."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from lab.locks import flock
 STANDARD = "-"
 """What stands for our stdin or stdout."""
 
-URLS = ("http://", "https://")
-"""How what is not a file begins."""
+_URLS = ("http://", "https://")
 
 _BUFFER = 1 << 20
 
@@ -51,10 +50,7 @@ def target(where: str, *, resume: bool) -> Iterator[Sink]:
 
 @contextlib.contextmanager
 def source(where: str) -> Iterator[BinaryIO]:
-    """What an archive is read from: ``-``, a file, or a URL of a web server.
-
-    Raises NotFound, InvalidSpec and, as to a server, also Forbidden and HostUnfit.
-    """
+    """What an archive is read from: ``-``, or a file. Raises NotFound, InvalidSpec."""
     if where == STANDARD:
         if sys.stdin.isatty():
             raise InvalidSpec(
@@ -62,12 +58,11 @@ def source(where: str) -> Iterator[BinaryIO]:
             )
         yield sys.stdin.buffer
         return
-    if where.lower().startswith(URLS):
-        from lab.exchange.web import download  # loads much that others do not need
-
-        with download(where) as stream:
-            yield stream
-        return
+    if where.lower().startswith(_URLS):
+        raise InvalidSpec(
+            "an archive cannot be read from a URL",
+            hint="`curl -C - -o FILE URL` downloads it, and resumes; then import FILE",
+        )
     try:
         file = Path(where).open("rb", buffering=_BUFFER)  # noqa: SIM115  # closed below
     except OSError as error:

@@ -215,7 +215,7 @@ class Session(Protocol):
     def import_archive(
         self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
     ) -> ImportView:
-        """Import an archive from a file, a URL, or ``-``: stdin; ``ram``: with its RAM."""
+        """Import an archive from a file, or ``-``: stdin; ``ram``: with its RAM."""
 
     def build_template(self, spec: LabSpec) -> TemplateView:
         """Form a cluster and capture it, unless that template exists."""

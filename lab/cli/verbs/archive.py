@@ -26,7 +26,7 @@ Where = Annotated[
 ]
 From = Annotated[
     str,
-    typer.Argument(metavar="FILE", show_default=False, help="A file, a URL, or - for stdin."),
+    typer.Argument(metavar="FILE", show_default=False, help="A file, or - for stdin."),
 ]
 Key = Annotated[
     str,

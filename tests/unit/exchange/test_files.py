@@ -47,6 +47,14 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_url_is_refused_with_what_to_do_and_without_repeating_it() -> None:
+    """Protects who gives one, and the password that it may have in it."""
+    with pytest.raises(InvalidSpec) as refused, source("HTTPS://ann:secret@labs.example/x.lab"):
+        pass
+    assert "secret" not in str(refused.value)
+    assert "curl -C - -o FILE URL" in refused.value.hint
+
+
 def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "x.lab"
     path.write_bytes(b"precious")
