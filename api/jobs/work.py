@@ -381,7 +381,7 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             names = names[len(whole) :]
         if names and not at:
             at = _captured(ctx, task, found)
-            last.push(f"snapshot {at}", partial(branching.remove_unused, ctx, task.job.lab, at))
+            last.push(f"snapshot {at}", partial(snapshot.remove_unused, ctx, task.job.lab, at))
         for name in names:
             with ctx.progress.step("branch", f"branch {len(whole) + 1} of {request.count}"):
                 (made,) = branching.branch(
@@ -408,7 +408,7 @@ def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) ->
     if label:
         return label
     note = partial(_note, ctx, task)
-    return snapshot.take(ctx, task.job.lab, "branch", ttl=branching.KEPT, labelled=note).label
+    return snapshot.take(ctx, task.job.lab, "branch", ttl=snapshot.KEPT, labelled=note).label
 
 
 def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 from lab import host
-from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.errors import InvalidSpec
 from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
@@ -20,21 +17,15 @@ from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.power import images_of
-from lab.lifecycle.reserve import reserved_name
+from lab.lifecycle.reserve import branch_record, reserved
 from lab.lifecycle.rollback import sound
 from lab.lifecycle.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.names import LAB_NAME_LIMIT, Owner, branch_names
-from lab.spec import Identity, LabSpec
+from lab.spec import Identity
 from lab.state.records import LabRecord
-from lab.undo import Undo
 
 MOST = 50
 """Branches that one command makes, at most."""
-
-KEPT = 3600.0
-"""Seconds for which a snapshot that was taken for branches stays once it has none."""
-STARTED = 120.0
-"""The same until its command has completed: what a killed one leaves. A running one keeps it."""
 
 
 def branch(
@@ -62,42 +53,18 @@ def branch(
     if not 1 <= count <= MOST:
         raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
     names = branch_names(new, count)
-    record = record_of(ctx, name)
-    spec = replace(record.spec, ttl=ttl)
-    check_host(ctx, spec)
-    with Undo() as undo:
-        taken = ""
-        if not at:
-            at = snapshot.take(ctx, name, "branch", ttl=STARTED).label
-            taken = at
-            undo.push(f"snapshot {at}", partial(remove_unused, ctx, name, at))
-        with snapshot.kept(ctx, name, at) as capture:
-            _check_memory(ctx, nodes_of(ctx, name), capture, count)
-            made = [
-                _one(
-                    ctx,
-                    record,
-                    replace(spec, name=one),
-                    capture,
-                    timeout,
-                    keep_sessions=keep_sessions,
-                    identity=_new_identity() if identity == "new" else 0,
-                )
-                for one in names
-            ]
-        undo.keep()
-        if taken:
-            snapshot.prolong(ctx, name, taken, KEPT)
+    parent, nodes = record_of(ctx, name), nodes_of(ctx, name)
+    check_host(ctx, parent.spec)
+    with snapshot.kept_or_taken(ctx, name, at, "branch") as capture:
+        _check_memory(ctx, nodes, capture, count)
+        made = []
+        for one in names:
+            own = _new_identity() if identity == "new" else 0
+            record = branch_record(ctx, parent, one, capture, ttl=ttl, identity=own)
+            made.append(
+                _one(ctx, parent, nodes, record, capture, ttl, timeout, keep_sessions=keep_sessions)
+            )
     return made
-
-
-def remove_unused(ctx: Context, name: str, label: str) -> None:
-    """Remove a snapshot that was taken for branches, unless it has some.
-
-    Where another command works on the lab, it stays until it expires.
-    """
-    with suppress(Conflict, NotFound):
-        snapshot.remove(ctx, name, [label])
 
 
 def _new_identity() -> int:
@@ -124,55 +91,48 @@ def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: 
 def _one(
     ctx: Context,
     parent: LabRecord,
-    spec: LabSpec,
+    nodes: Sequence[Node],
+    record: LabRecord,
     capture: Capture,
+    ttl: float | None,
     timeout: float,
     *,
     keep_sessions: bool,
-    identity: int,
 ) -> LabView:
-    began = time.time()
-    with reserved_name(ctx, spec, stem=parent.name[:LAB_NAME_LIMIT]) as lab:
-        if isinstance(lab, LabView):  # nobody else's lab is accepted
-            raise Conflict(f"lab {lab.name} exists")
-        with all_or_nothing(ctx, lab, spec, keep=False):
-            _descend(ctx, parent, lab, capture, identity)
-            preflight(ctx, spec)
-            images = images_of(ctx, parent, nodes_of(ctx, parent.name))
-            found = sound(ctx, capture, images)
-            clone_in_use(
-                ctx,
-                lab,
-                spec,
-                images,
-                found,
-                timeout,
-                refused=lambda why: ctx.progress.note(
-                    "branch", f"{why}; {lab.name} boots from its disks"
-                ),
-                seeds=partial(_copy_seeds, ctx, parent, lab),
-                keep_sessions=keep_sessions,
-                identity=identity,
-            )
-            return mark_ready(ctx, lab, spec, began)
+    """Make the lab ``record``, a branch of ``parent``; ``nodes``: of that."""
+    spec = parent.spec
+    with (
+        reserved(ctx, record, stem=parent.name[:LAB_NAME_LIMIT]) as lab,
+        all_or_nothing(ctx, lab, ttl, keep=False),
+    ):
+        # It is recorded as a branch: who removes the capture from now on sees it.
+        snapshot.find(ctx, parent.name, capture.label)
+        preflight(ctx, spec)
+        images = images_of(ctx, parent, nodes)
+        clone_in_use(
+            ctx,
+            lab,
+            spec,
+            images,
+            sound(ctx, capture, images),
+            timeout,
+            refused=lambda why: ctx.progress.note(
+                "branch", f"{why}; {lab.name} boots from its disks"
+            ),
+            seeds=partial(_copy_seeds, ctx, parent, nodes, lab),
+            keep_sessions=keep_sessions,
+            identity=record.identity,
+        )
+        return mark_ready(ctx, lab, ttl, record.created_at)
 
 
-def _descend(ctx: Context, parent: LabRecord, lab: Owner, capture: Capture, identity: int) -> None:
-    """Record what ``lab`` is a clone of, which keeps that from removal; raises NotFound."""
-    ctx.store.labs.update(
-        lab.name, parent=str(capture.ref), template=parent.template, identity=identity
-    )
-    # Recorded first: who removes the capture from now on sees it.
-    snapshot.find(ctx, parent.name, capture.label)
-
-
-def _copy_seeds(ctx: Context, parent: LabRecord, lab: Owner) -> None:
-    """Give a branch the seeds that the nodes of its parent boot with.
+def _copy_seeds(ctx: Context, parent: LabRecord, nodes: Sequence[Node], lab: Owner) -> None:
+    """Give a branch the seeds that the ``nodes`` of its parent boot with.
 
     Where guests have addresses of their own, each has a seed of its own, written at its start.
     """
     ctx.home.create_directory(lab)
-    for node in nodes_of(ctx, parent.name):
+    for node in nodes:
         if node.guest_address:
             continue
         source = seed_of(ctx, node, parent_of(parent), parent.segment)

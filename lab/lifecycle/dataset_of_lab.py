@@ -21,7 +21,6 @@ from lab.exchange.pipes import reading
 from lab.hypervisor import MemoryImage, memory_of
 from lab.imagebuild.manifest import digest_extents
 from lab.lifecycle import snapshot
-from lab.lifecycle.branch import STARTED, remove_unused
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
@@ -40,7 +39,6 @@ from lab.names import Owner, VolumeName
 from lab.observe.ask import through_agent
 from lab.storage import VolumeSnapshot
 from lab.storage.stream import Copied, StreamReader
-from lab.undo import Undo
 from lab.wait import Deadline, attempts
 
 _ANSWER_SECONDS = 30.0
@@ -55,19 +53,14 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
     """
     record = record_of(ctx, source.lab)
     images = images_of(ctx, record, nodes_of(ctx, source.lab))
-    with Undo() as undo:
-        label = source.label
-        if not label:
-            label = snapshot.take(ctx, source.lab, "dataset", ttl=STARTED).label
-            undo.push(f"snapshot {label}", partial(remove_unused, ctx, source.lab, label))
-        with snapshot.kept(ctx, source.lab, label) as found:
-            capture = sound(ctx, found, images)
-            if not capture.warm:
-                raise InvalidSpec(
-                    f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
-                    hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
-                )
-            yield capture, images
+    with snapshot.kept_or_taken(ctx, source.lab, source.label, "dataset") as found:
+        capture = sound(ctx, found, images)
+        if not capture.warm:
+            raise InvalidSpec(
+                f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
+                hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
+            )
+        yield capture, images
 
 
 def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:

@@ -34,6 +34,12 @@ from lab.schedule import ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.suggest import did_you_mean
+from lab.undo import Undo
+
+KEPT = 3600.0
+"""Seconds for which a snapshot that was taken for branches stays once it has none."""
+_STARTED = 120.0
+"""The same until its command has completed: what a killed one leaves. A running one keeps it."""
 
 
 def take(
@@ -152,6 +158,36 @@ def kept(ctx: Context, name: str, wanted: str) -> Iterator[Capture]:
     label = find(ctx, name, wanted).label
     with lock(ctx.home, "snapshot", f"{name}.{label}", shared=True):
         yield find(ctx, name, label)  # a removal may have been waited for
+
+
+@contextmanager
+def kept_or_taken(ctx: Context, name: str, wanted: str, what: str) -> Iterator[Capture]:
+    """As ``kept``; where none is ``wanted``, one is taken for the block, named ``what``.
+
+    That is removed afterwards, unless it has branches: then it stays for a while.
+    """
+
+    def leave() -> None:
+        if branches(ctx, CaptureRef(Owner("lab", name), wanted)):
+            prolong(ctx, name, wanted, KEPT)
+        else:
+            remove_unused(ctx, name, wanted)
+
+    with Undo() as undo:
+        if not wanted:
+            wanted = take(ctx, name, what, ttl=_STARTED).label
+            undo.push(f"snapshot {wanted}", leave)
+        with kept(ctx, name, wanted) as capture:
+            yield capture
+
+
+def remove_unused(ctx: Context, name: str, label: str) -> None:
+    """Remove a snapshot that was taken for branches, unless it has some.
+
+    Where another command works on the lab, it stays until it expires.
+    """
+    with suppress(Conflict, NotFound):
+        remove(ctx, name, [label])
 
 
 def _unbranched(ctx: Context, name: str, label: str) -> AbstractContextManager[bool]:
@@ -409,6 +445,7 @@ def _running(ctx: Context, nodes: Sequence[Node]) -> list[GuestName]:
 
 def _drop(ctx: Context, name: str, label: str) -> None:
     """Remove a snapshot of all volumes, also if the last attempt was interrupted."""
+    volumes = volumes_of(ctx, name)
 
     def one(volume: VolumeName) -> LabError | None:
         try:
@@ -417,7 +454,7 @@ def _drop(ctx: Context, name: str, label: str) -> None:
             return error
         return None
 
-    failed = [error for error in each(one, volumes_of(ctx, name)) if error is not None]
+    failed = [error for error in each(one, volumes) if error is not None]
     if failed:
         raise failed[0]
     captures.remove_files(ctx, CaptureRef(Owner("lab", name), label))

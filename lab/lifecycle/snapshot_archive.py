@@ -24,7 +24,7 @@ from lab.lifecycle.core.views import ExportView, ImportView, LabView
 from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.power import images_of
-from lab.lifecycle.reserve import reserved_name
+from lab.lifecycle.reserve import new_record, reserved
 from lab.lifecycle.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.locks.named import lock
 from lab.names import check_lab_name
@@ -147,33 +147,31 @@ def _clone(
     record = ctx.store.templates.get(key)
     spec = replace(record.spec, name=name, ttl=ttl)
     check_host(ctx, spec)
-    with reserved_name(ctx, spec, stem=record.source.partition("@")[0]) as lab:
-        if isinstance(lab, LabView):  # nobody else's lab is accepted
-            raise Conflict(f"lab {lab.name} exists")
-        with (
-            all_or_nothing(ctx, lab, spec, keep=False),
-            template.images_kept(ctx, record) as images,
-            template.kept(ctx, key, images) as capture,
-        ):
-            if capture is None:
-                raise Conflict(
-                    f"the template {key} of {record.source} is damaged",
-                    hint="import the archive again",
-                )
-            if warm_only and not capture.warm:
-                raise HostUnfit(
-                    f"the RAM of {record.source} is not restored here: {capture.why_cold}",
-                    hint="without --warm-only the lab boots from its disks",
-                )
-            ctx.store.templates.update(key, used_at=time.time())
-            clone_in_use(
-                ctx,
-                lab,
-                spec,
-                images,
-                capture,
-                timeout,
-                refused=partial(template.give_up_ram, ctx, key),
-                keep_sessions=keep_sessions,
+    with (
+        reserved(ctx, new_record(ctx, spec), stem=record.source.partition("@")[0]) as lab,
+        all_or_nothing(ctx, lab, ttl, keep=False),
+        template.images_kept(ctx, record) as images,
+        template.kept(ctx, key, images) as capture,
+    ):
+        if capture is None:
+            raise Conflict(
+                f"the template {key} of {record.source} is damaged",
+                hint="import the archive again",
             )
-            return mark_ready(ctx, lab, spec, began)
+        if warm_only and not capture.warm:
+            raise HostUnfit(
+                f"the RAM of {record.source} is not restored here: {capture.why_cold}",
+                hint="without --warm-only the lab boots from its disks",
+            )
+        ctx.store.templates.update(key, used_at=time.time())
+        clone_in_use(
+            ctx,
+            lab,
+            spec,
+            images,
+            capture,
+            timeout,
+            refused=partial(template.give_up_ram, ctx, key),
+            keep_sessions=keep_sessions,
+        )
+        return mark_ready(ctx, lab, ttl, began)

@@ -25,7 +25,7 @@ from lab.lifecycle.nodes.personalise import USER, make_password, prepare
 from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
-from lab.lifecycle.reserve import existing, reserved_name, with_existing_name
+from lab.lifecycle.reserve import new_record, reserved
 from lab.names import Owner
 from lab.observe.account import Account
 from lab.spec import LabSpec
@@ -48,51 +48,56 @@ def up(
     *,
     cold: bool = False,
     keep_failed: bool = False,
-    exist_ok: bool = False,
     timeout: float | None = None,
 ) -> LabView:
     """Make a lab and return it once every node can be used.
 
-    ``cold`` boots instead of cloning a template; ``exist_ok`` returns the lab if it exists
-    with the requested configuration, started if it was stopped, waited for if another command is
-    making it. ``timeout``: seconds that nodes may take to get ready once they were started, those
-    of a new template and then the lab's own.
+    ``cold`` boots instead of cloning a template. ``timeout``: seconds that nodes may take to get
+    ready once they were started, those of a new template and then the lab's own.
 
     Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
     taken), HostUnfit, NotReady, CommandFailed.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
     spec = with_image(ctx, spec)
-    plan = blueprint_of(spec)
-    if exist_ok:
-        spec = with_existing_name(ctx, spec)
-        if (found := existing(ctx, spec, timeout)) is not None:
-            return found
     check_host(ctx, spec)
-    with reserved_name(ctx, spec, existing_within=timeout if exist_ok else None) as lab:
-        if isinstance(lab, LabView):
-            return lab  # another command was faster
-        with all_or_nothing(ctx, lab, spec, keep=keep_failed):
-            for refuse in _REFUSALS:
-                with (
-                    image_and_capture(ctx, plan, spec, timeout, cold=cold) as (images, capture),
-                    start_slot(ctx, warm=capture is not None and capture.warm) as give_back,
-                ):
-                    try:
-                        nodes = start_nodes(ctx, lab, spec, images, capture, timeout, give_back)
-                    except RestoreFailed as error:
-                        if capture is None:
-                            raise
-                        remove_nodes(ctx, lab)
-                        refuse(ctx, capture.owner.name, unrestored(error))
-                        continue
-                    personalise(ctx, nodes)
-                    wait_ready(ctx, nodes)
-                return mark_ready(ctx, lab, spec, began)
-            raise HostUnfit(
-                "the RAM of three templates in a row could not be restored",
-                hint="`lab up --cold` boots without a template; `lab template ls` shows why",
-            )
+    with reserved(ctx, new_record(ctx, spec)) as lab:
+        return make(ctx, lab, spec, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+
+
+def make(
+    ctx: Context,
+    lab: Owner,
+    spec: LabSpec,
+    began: float,
+    *,
+    cold: bool,
+    keep_failed: bool,
+    timeout: float,
+) -> LabView:
+    """Make the lab whose name is reserved; ``began``: when it was requested."""
+    plan = blueprint_of(spec)
+    with all_or_nothing(ctx, lab, spec.ttl, keep=keep_failed):
+        for refuse in _REFUSALS:
+            with (
+                image_and_capture(ctx, plan, spec, timeout, cold=cold) as (images, capture),
+                start_slot(ctx, warm=capture is not None and capture.warm) as give_back,
+            ):
+                try:
+                    nodes = start_nodes(ctx, lab, spec, images, capture, timeout, give_back)
+                except RestoreFailed as error:
+                    if capture is None:
+                        raise
+                    remove_nodes(ctx, lab)
+                    refuse(ctx, capture.owner.name, unrestored(error))
+                    continue
+                personalise(ctx, nodes)
+                wait_ready(ctx, nodes)
+            return mark_ready(ctx, lab, spec.ttl, began)
+        raise HostUnfit(
+            "the RAM of three templates in a row could not be restored",
+            hint="`lab up --cold` boots without a template; `lab template ls` shows why",
+        )
 
 
 def check_host(ctx: Context, spec: LabSpec) -> None:
@@ -244,17 +249,17 @@ def remove_nodes(ctx: Context, lab: Owner) -> None:
         ctx.store.nodes.remove(lab.name, node.name)
 
 
-def mark_ready(ctx: Context, lab: Owner, spec: LabSpec, began: float) -> LabView:
+def mark_ready(ctx: Context, lab: Owner, ttl: float | None, began: float) -> LabView:
     """Record that a lab is ready, ``began`` when it was requested; its lease counts from now."""
     took = time.time() - began - ctx.progress.spent(*FIRST_USE)
     with ctx.store.transaction():
-        lease = _lease(spec, ctx.store.labs.get(lab.name))
+        lease = _lease(ttl, ctx.store.labs.get(lab.name))
         ctx.store.labs.update(lab.name, state="ready", ready_seconds=took, **lease)
     return inspect.lab(ctx, lab.name, steps=ctx.progress.steps, proved=True)
 
 
 @contextmanager
-def all_or_nothing(ctx: Context, lab: Owner, spec: LabSpec, *, keep: bool) -> Iterator[None]:
+def all_or_nothing(ctx: Context, lab: Owner, ttl: float | None, *, keep: bool) -> Iterator[None]:
     """If the block fails, remove the lab; or with ``keep`` keep its guests for inspection.
 
     Interrupts do not end the removal: see ``lab.cli.terminal.signals``.
@@ -272,16 +277,16 @@ def all_or_nothing(ctx: Context, lab: Owner, spec: LabSpec, *, keep: bool) -> It
         except BaseException as error:
             if keep:
                 undo.keep()
-                _mark_failed(ctx, lab, spec, error)
+                _mark_failed(ctx, lab, ttl, error)
             elif isinstance(error, NotReady):
                 error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
             raise
 
 
-def _mark_failed(ctx: Context, lab: Owner, spec: LabSpec, error: BaseException) -> None:
+def _mark_failed(ctx: Context, lab: Owner, ttl: float | None, error: BaseException) -> None:
     """Record that the lab failed and keeps its guests; ``error`` stays the one that is raised."""
     try:
-        lease = _lease(spec, ctx.store.labs.get(lab.name))
+        lease = _lease(ttl, ctx.store.labs.get(lab.name))
         ctx.store.labs.update(lab.name, state="failed", **lease)
     except LabError as failed:
         if not isinstance(error, LabError):
@@ -289,11 +294,11 @@ def _mark_failed(ctx: Context, lab: Owner, spec: LabSpec, error: BaseException) 
         error.details += (f"not recorded as failed: {failed}",)
 
 
-def _lease(spec: LabSpec, record: LabRecord) -> dict[str, float]:
+def _lease(ttl: float | None, record: LabRecord) -> dict[str, float]:
     """What to record of the lease of a lab that became ready, or failed: it counts from now.
 
     Unless it was given another while it was made.
     """
-    if spec.ttl is None or record.expires_at != record.created_at + spec.ttl:
+    if ttl is None or record.expires_at != record.created_at + ttl:
         return {}
-    return {"expires_at": time.time() + spec.ttl}
+    return {"expires_at": time.time() + ttl}

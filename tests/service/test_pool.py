@@ -16,9 +16,9 @@ import pytest
 from lab.cli import main
 from lab.errors import Conflict
 from lab.lifecycle.down import down
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools
-from lab.lifecycle.up import up
 from lab.observe.account import Account
 from lab.units import parse_time
 from tests.support.page_visit import visit
@@ -204,7 +204,7 @@ def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None
         ours = pools.members(ctx)
         assert {states[lab.name] for lab in ours} == {"pooled"}
         with pytest.raises(Conflict, match="different configuration"):
-            up(ctx, replace(SPEC, name=ours[0].name), exist_ok=True)
+            ensure(ctx, replace(SPEC, name=ours[0].name))
         down(ctx, ours[0].name)
     until(lambda: ours[0].name not in {lab.name for lab in members(here)}, "it is still there")
     until_full(here, 3)

@@ -80,16 +80,12 @@ class LocalSession:
         timeout: float | None,
     ) -> LabView:
         """See Session."""
-        from lab.lifecycle.up import up
+        if exist_ok:
+            from lab.lifecycle.ensure import ensure as make
+        else:
+            from lab.lifecycle.up import up as make
 
-        return up(
-            self._context,
-            spec,
-            cold=cold,
-            keep_failed=keep_failed,
-            exist_ok=exist_ok,
-            timeout=timeout,
-        )
+        return make(self._context, spec, cold=cold, keep_failed=keep_failed, timeout=timeout)
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """See Session."""

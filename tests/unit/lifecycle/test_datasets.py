@@ -23,6 +23,7 @@ from lab.lifecycle.datasets.made import read_made, write_made
 from lab.lifecycle.datasets.masking import columns_of
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.down import down
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image, versions
 from lab.lifecycle.images.versions import with_image
@@ -257,10 +258,10 @@ def test_the_same_lab_is_known_again(ctx: Context, dump: Path) -> None:
     dataset.create(ctx, "shop", str(dump))
     spec = replace(OF_SHOP, name="ci")
     made = up(ctx, spec)
-    assert up(ctx, spec, exist_ok=True).name == made.name
+    assert ensure(ctx, spec).name == made.name
     dataset.refresh(ctx, "shop")
     with pytest.raises(Conflict, match=r"different configuration: image"):
-        up(ctx, spec, exist_ok=True)
+        ensure(ctx, spec)
 
 
 def test_versions_beyond_those_to_keep_go(ctx: Context, dump: Path) -> None:

@@ -18,6 +18,7 @@ from lab.exchange.talk import Speaker
 from lab.hypervisor import Capabilities
 from lab.lifecycle.archives.import_archive import UNCHECKED
 from lab.lifecycle.captures import template
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.nodes.inspect import lab
@@ -297,9 +298,9 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
         spec = named("shop", image="mariadb-0123456789abcdef")
         made = lab(ctx, up(ctx, spec).name)
         assert (made.started, made.template) == ("warm", done.key)
-        assert up(ctx, spec, exist_ok=True).template == done.key
+        assert ensure(ctx, spec).template == done.key
         with pytest.raises(Conflict, match="different configuration"):
-            up(ctx, replace(spec, image=image.build(ctx, "mariadb").key), exist_ok=True)
+            ensure(ctx, replace(spec, image=image.build(ctx, "mariadb").key))
         stop(ctx, "shop", node=None, force=False)
         assert start(ctx, "shop", timeout=20.0).state == "ready"
         # without it, the image of this version of the recipe is used

@@ -14,6 +14,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.down import down
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
 from lab.lifecycle.lease import extend
 from lab.lifecycle.nodes.inspect import lab, labs
@@ -36,13 +37,13 @@ def world(tmp_path: Path) -> World:
 def test_exist_ok_gives_a_lab_that_can_be_used(world: World) -> None:
     """``make up`` after a reboot: success means ready, so a stopped lab is started."""
     with world.open() as ctx:
-        made = up(ctx, named("galera"), exist_ok=True)
+        made = ensure(ctx, named("galera"))
         power.stop(ctx, "galera")
-        again = up(ctx, named("galera"), exist_ok=True)
+        again = ensure(ctx, named("galera"))
         assert again.state == "ready"
         assert again.password == made.password
         with pytest.raises(Conflict, match="different configuration"):
-            up(ctx, named("galera", nodes=1), exist_ok=True)
+            ensure(ctx, named("galera", nodes=1))
 
 
 def test_the_host_was_rebooted(world: World) -> None:

@@ -12,6 +12,7 @@ from lab.errors import Conflict, NotReady
 from lab.lifecycle import power
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.down import down
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.lifecycle.up import up
 from lab.locks.named import lock
@@ -37,7 +38,7 @@ def world(tmp_path: Path) -> World:
 
 
 def give_me(ctx: Context) -> None:
-    assert up(ctx, named("shop"), exist_ok=True).state == "ready"
+    assert ensure(ctx, named("shop")).state == "ready"
 
 
 def slowly(step: str) -> None:
@@ -85,14 +86,14 @@ def test_exist_ok_clears_what_a_killed_one_left(world: World) -> None:
 
 def test_exist_ok_does_not_wait_for_ever(world: World) -> None:
     with world.open() as ctx, lock(ctx.home, "lab", "shop"), pytest.raises(NotReady) as late:
-        up(ctx, named("shop"), exist_ok=True, timeout=0.3)
+        ensure(ctx, named("shop"), timeout=0.3)
     assert "timed out" in str(late.value)
 
 
 def test_exist_ok_without_a_name_means_one_lab(world: World) -> None:
     with world.open() as ctx:
-        first = up(ctx, SPEC, exist_ok=True)
-        assert up(ctx, SPEC, exist_ok=True).name == first.name == "galera"
+        first = ensure(ctx, SPEC)
+        assert ensure(ctx, SPEC).name == first.name == "galera"
 
 
 def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
@@ -100,7 +101,7 @@ def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         for same in (named("shop", engine="mariadb"), named("shop", engine="")):
-            assert up(ctx, same, exist_ok=True).name == "shop"
+            assert ensure(ctx, same).name == "shop"
         for other in (
             named("shop", nodes=3),
             named("shop", engine="percona"),
@@ -108,7 +109,7 @@ def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
             named("shop", size=replace(SPEC.size, cpus=2)),
         ):
             with pytest.raises(Conflict, match="different configuration"):
-                up(ctx, other, exist_ok=True)
+                ensure(ctx, other)
 
 
 def other_home(world: World) -> World:
@@ -129,7 +130,7 @@ def test_names_of_other_homes_are_avoided(world: World) -> None:
     other = other_home(world)
     with other.open() as ctx:
         assert up(ctx, SPEC).name == "galera-2"
-        assert up(ctx, SPEC, exist_ok=True).name == "galera-2", "`make up` again"
+        assert ensure(ctx, SPEC).name == "galera-2", "`make up` again"
         before = other.there()
         with pytest.raises(Conflict, match="not ours") as refused:
             up(ctx, named("galera"))

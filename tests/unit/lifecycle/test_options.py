@@ -12,6 +12,7 @@ from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.lifecycle import branch, power, snapshot
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.ensure import ensure
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.query import query
@@ -129,9 +130,9 @@ def test_a_lab_with_other_passwords_is_another(world: World) -> None:
     with world.open() as ctx:
         up(ctx, one)
         again = spec(user=users.parse("app:one@shop", ""))  # with other salts
-        assert up(ctx, again, exist_ok=True).state == "ready"
+        assert ensure(ctx, again).state == "ready"
         with pytest.raises(Conflict, match="has another password for app"):
-            up(ctx, other, exist_ok=True)
+            ensure(ctx, other)
     asked = replace(other, name="")
     assert not pool.serves(world.settings, replace(one, name=""), asked)
     assert pool.serves(world.settings, replace(spec(), name=""), replace(spec(), name=""))
@@ -141,10 +142,10 @@ def test_a_lab_with_other_options_is_another(world: World) -> None:
     """Protects `--exist-ok`: a lab without the options is not what was requested."""
     with world.open() as ctx:
         up(ctx, spec(semi_sync=True))
-        assert up(ctx, spec(semi_sync=True), exist_ok=True).state == "ready"
+        assert ensure(ctx, spec(semi_sync=True)).state == "ready"
         for other in (spec(), spec(semi_sync=True, topology="chain")):
             with pytest.raises(Conflict, match="different configuration: options"):
-                up(ctx, other, exist_ok=True)
+                ensure(ctx, other)
 
 
 @pytest.mark.parametrize(
