@@ -1,17 +1,22 @@
-"""What an archive says of itself before anything else; ``trust`` is what reads it."""
+"""What an archive says of itself before anything else; ``trust`` is what reads it.
+
+Whoever wrote an archive may mean harm, so each field says here which values it may have, and
+``trust`` how fields have to fit together. No name in a header is ever used as a path.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from lab.errors import InvalidSpec
 from lab.exchange.frames import LIMIT, Version
-from lab.spec import NodeSize
+from lab.spec import NODES_LIMIT, NodeSize
 
 ByKey = Literal["image", "template"]
 """What hosts keep by key, and export by that."""
@@ -24,12 +29,24 @@ Form = Literal["sparse", "changes", "stream"]
 """Bytes, zeros left out; what a volume changed of its image's; a stream of the storage."""
 
 
+def _whole(pattern: str) -> Meta:
+    """A text that is the pattern from its first to its last character."""
+    return Meta(pattern=rf"\A(?:{pattern})\Z")  # msgspec searches, and `$` allows a newline
+
+
+_Word = Annotated[str, _whole(r"[a-z][a-z0-9-]{0,63}")]
+_FINGERPRINT = r"[A-Za-z0-9.:-]{1,128}"
+_Shown = Annotated[str, Meta(max_length=200)]
+_Account = Annotated[int, Meta(ge=0, lt=1 << 32)]
+_Seconds = Annotated[float, Meta(ge=0)]
+
+
 @dataclass(frozen=True)
 class Content:
     """``size`` in bytes and digest of a file or disk, as its kind's manifest has it."""
 
-    size: int
-    digest: str
+    size: Annotated[int, Meta(ge=0)]
+    digest: Annotated[str, _whole(r"[0-9a-f]{32}|[0-9a-f]{64}")]
 
 
 @dataclass(frozen=True)
@@ -37,7 +54,7 @@ class DatasetFacts:
     """Whose version an image with data is; ``info``: the file with its tables and columns."""
 
     name: str
-    version: int
+    version: Annotated[int, Meta(ge=1, le=1_000_000)]
     info: Content
 
 
@@ -50,21 +67,21 @@ class ImageFacts:
     """
 
     key: str
-    recipe: str
-    engine: str
-    engine_version: str
-    cmdline: str
-    user: str
-    uid: int
-    gid: int
-    service: str
-    config: str
-    option_file: str
-    packages: dict[str, str]
+    recipe: _Word
+    engine: _Word
+    engine_version: Annotated[str, _whole(r"[A-Za-z0-9.+~:-]{1,64}")]
+    cmdline: Annotated[str, _whole(r"[ -~]{0,2000}")]
+    user: _Word
+    uid: _Account
+    gid: _Account
+    service: Annotated[str, _whole(r"[A-Za-z0-9_][A-Za-z0-9_@.-]{0,99}\.service")]
+    config: Annotated[str, _whole(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}){1,16}")]
+    option_file: Annotated[str, _whole(r"[^\0]+"), Meta(max_length=1 << 16)]
+    packages: Annotated[dict[str, str], Meta(max_length=10_000)]
     disks: dict[str, Content]
     kernel: Content
     initrd: Content
-    build_seconds: float
+    build_seconds: _Seconds
     dataset: DatasetFacts | None = None
 
     @property
@@ -83,14 +100,14 @@ class NodeFacts:
     """
 
     name: str
-    role: str
+    role: _Word
     seed: Content
     disks: dict[str, int]
     ram: Content | None = None
     state: Content | None = None
     image: str = ""
     size: NodeSize | None = None
-    fingerprint: str = ""
+    fingerprint: Annotated[str, _whole(rf"|{_FINGERPRINT}")] = ""
 
 
 @dataclass(frozen=True)
@@ -104,20 +121,20 @@ class TemplateFacts:
     freshly formed cluster. ``options``: as ``Options.said``.
     """
 
-    key: str
-    blueprint: str
+    key: Annotated[str, _whole(r"[0-9a-f]{14}(\.[1-9][0-9]{0,3})?")]
+    blueprint: _Word
     version: int
     memory: int
     cpus: int
     disk: int
-    profile: str
+    profile: Annotated[str, _whole(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")]
     settings: dict[str, Any]
-    nodes: list[NodeFacts]
-    fingerprint: str
-    host: dict[str, str]
-    form_seconds: float
-    requested_nodes: int = 0
-    source: str = ""
+    nodes: Annotated[list[NodeFacts], Meta(min_length=1, max_length=NODES_LIMIT)]
+    fingerprint: Annotated[str, _whole(_FINGERPRINT)]
+    host: Annotated[dict[_Shown, _Shown], Meta(max_length=50)]
+    form_seconds: _Seconds
+    requested_nodes: Annotated[int, Meta(ge=0, le=NODES_LIMIT)] = 0
+    source: Annotated[str, _whole(r"|[a-z][a-z0-9-]{0,23}@[A-Za-z0-9][A-Za-z0-9._-]{0,99}")] = ""
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -138,7 +155,7 @@ class Part:
     name: str
     form: Form
     size: int
-    data: int
+    data: Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -152,8 +169,8 @@ class Header:
     image: ImageFacts
     parts: list[Part]
     template: TemplateFacts | None = None
-    storage: str = ""
-    others: list[ImageFacts] = field(default_factory=list)
+    storage: Annotated[str, _whole("[a-z0-9]{0,16}")] = ""
+    others: Annotated[list[ImageFacts], Meta(max_length=NODES_LIMIT)] = field(default_factory=list)
 
     @property
     def images(self) -> dict[str, ImageFacts]:

@@ -60,7 +60,7 @@ def test_a_hostile_name_of_a_snapshot_is_refused(source: str) -> None:
     """Protects terminals and names: a lab is called like the one in it."""
     fields = json.loads(encode(_snapshot()))
     fields["template"]["source"] = source
-    with pytest.raises(InvalidSpec, match="the snapshot is"):
+    with pytest.raises(InvalidSpec, match=r"matching regex .* at `\$.template.source`"):
         decode(json.dumps(fields).encode(), 2)
 
 
@@ -116,6 +116,9 @@ HOSTILE: dict[str, Callable[[Fields], None]] = {
     "a key of another recipe": _set("image", "key", to="percona-0123456789abcdef"),
     "a key that is a path": _set("image", "key", to="mariadb-0123456789abcdef/../x"),
     "a key with a newline": _set("image", "key", to="mariadb-0123456789abcdef\n"),
+    "a key that is longer than a volume's name": lambda fields: fields["image"].update(
+        recipe="r" * 64, key=f"{'r' * 64}-0123456789abcdef"
+    ),
     "a command line of two lines": _set("image", "cmdline", to="ro\ninit=/bin/sh"),
     "a path that leads up": _set("image", "config", to="/etc/../../x"),
     "a relative path": _set("image", "config", to="etc/my.cnf"),

@@ -145,7 +145,7 @@ def test_kinds_are_not_mixed_up(here: Side, there: Side, archive: bytes) -> None
     ("old", "new", "why"),
     [
         (b'"dataset":{"name":"shop"', b'"dataset":{"name":"Shop"', "not a valid name"),
-        (b'"version":1,"info"', b'"version":0,"info"', "the dataset's version"),
+        (b'"version":1,"info"', b'"version":0,"info"', "at .*image.dataset.version"),
         (b'"version":1,"info"', b'"version":2,"info"', "the key is not of the dataset"),
         (b'"dataset":{', b'"data":{', "the key is"),
     ],
