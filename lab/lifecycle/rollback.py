@@ -103,7 +103,7 @@ def rollback(
             if started is None or started.why_cold:
                 why_cold = started.why_cold if started else source.why_cold
                 began = boot(ctx, record, images, nodes, timeout, never_ran=never_ran)
-                started = Brought(began, why_cold)
+                started = StartedNodes(began, why_cold)
             interrupted.end(ctx, name)
             why_cold = started.why_cold
             if why_cold:
@@ -150,7 +150,7 @@ def stopped_on_failure(
 
 
 @dataclass(frozen=True)
-class Brought:
+class StartedNodes:
     """When the nodes of a lab began to start, and why they were booted, empty if they were not."""
 
     began: float
@@ -166,7 +166,7 @@ def resume(
     timeout: float,
     *,
     keep_sessions: bool,
-) -> Brought:
+) -> StartedNodes:
     """Restore ``nodes`` from the RAM of ``source`` and make them usable.
 
     No node runs if that was refused; the result says why.
@@ -186,7 +186,7 @@ def resume(
                 # What it is a clone of has other identities; what was captured of itself has these.
                 identity=0 if source.owner.name == record.name else record.identity,
             )
-    return Brought(began, why_cold)
+    return StartedNodes(began, why_cold)
 
 
 def boot(
