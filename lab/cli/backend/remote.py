@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from lab.cli.backend.remote_up import Making
+from lab.cli.backend.remote_up import LabCreation
 from lab.client import Client
 from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
@@ -94,8 +94,8 @@ class RemoteSession:
         timeout: float | None,
     ) -> LabView:
         """See Session."""
-        making = Making(self._client, self._hear, cold, keep_failed, timeout)
-        return self._here(making.up(spec) if exist_ok else making.make(spec))
+        creation = LabCreation(self._client, self._hear, cold, keep_failed, timeout)
+        return self._here(creation.up(spec) if exist_ok else creation.make(spec))
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """See Session."""

@@ -27,7 +27,7 @@ _WITHOUT_US = ("ready", "creating", "starting", "removing")
 """States of a lab that is ready, or on which another command works."""
 
 
-class Heard:
+class JobSteps:
     """Passes events of a job on, and adds up the seconds of its steps as ``Progress`` does."""
 
     def __init__(self, listener: Listener) -> None:
@@ -58,7 +58,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Making:
+class LabCreation:
     """How labs are created; its methods raise as ``Client.create`` does."""
 
     client: Client
@@ -81,16 +81,16 @@ class Making:
 
     def make(self, spec: LabSpec) -> LabView:
         """A new lab, with the seconds of each step."""
-        heard = Heard(self.hear)
+        steps = JobSteps(self.hear)
         made = self.client.create(
             spec,
             cold=self.cold,
             keep_failed=self.keep_failed,
             timeout=self.timeout,
-            listener=heard,
+            listener=steps,
         )
-        first_use = sum(step.seconds for step in heard.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(heard.steps))
+        first_use = sum(step.seconds for step in steps.steps if step.step in FIRST_USE)
+        return replace(made, first_use_seconds=first_use, steps=tuple(steps.steps))
 
     def _same(self, spec: LabSpec) -> LabView | None:
         """The matching lab of our project, once it is ready; None if there is none.
