@@ -32,7 +32,7 @@ def make(
     listener: Listener | None,
 ) -> Lab:
     """Create the lab of the request ``body``; the rest is as for ``Client.create``."""
-    return _made(wire, jobs, _Wanted("/v1/labs", body), timeout, listener)[0]
+    return _made(wire, jobs, _CreationRequest("/v1/labs", body), timeout, listener)[0]
 
 
 def make_branches(
@@ -45,11 +45,13 @@ def make_branches(
     listener: Listener | None,
 ) -> list[Lab]:
     """Create the branches of ``lab`` of the request ``body``; as for ``Client.branch``."""
-    return _made(wire, jobs, _Wanted(path_of("labs", lab, "branches"), body), timeout, listener)
+    return _made(
+        wire, jobs, _CreationRequest(path_of("labs", lab, "branches"), body), timeout, listener
+    )
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _CreationRequest:
     """A request that creates labs: its path, its body, and the key that finds its job."""
 
     path: str
@@ -62,16 +64,20 @@ class _Wanted:
 
 
 def _made(
-    wire: Wire, jobs: Jobs, wanted: _Wanted, timeout: float | None, listener: Listener | None
+    wire: Wire,
+    jobs: Jobs,
+    request: _CreationRequest,
+    timeout: float | None,
+    listener: Listener | None,
 ) -> list[Lab]:
     """The labs that a request creates."""
     deadline = deadline_of(timeout)
     with Undo() as undo:
         # From before the request on: an interrupt may come before its answer.
-        undo.push("the request", lambda: _cancel_labs(wire, jobs, wanted))
+        undo.push("the request", lambda: _cancel_labs(wire, jobs, request))
         try:
             wait = 0.0 if listener else min(AT_ONCE, deadline.left)
-            answer = wanted.ask(wire, wait)
+            answer = request.ask(wire, wait)
         except LabError:
             undo.keep()  # refused, or failed and undone by the service
             raise
@@ -93,16 +99,16 @@ def _labs(answer: Answer) -> list[Lab]:
     return [read_lab(one) for one in (body if isinstance(body, list) else [body])]
 
 
-def _cancel_labs(wire: Wire, jobs: Jobs, wanted: _Wanted) -> None:
+def _cancel_labs(wire: Wire, jobs: Jobs, request: _CreationRequest) -> None:
     """Cancel the job of a request, whether or not its answer arrived; its key finds the job."""
     deadline = Deadline.after(_LIMITED)
     try:
         for _ in attempts(deadline, first=0.5, most=5.0):
             with suppress(LimitReached):  # too many requests: retry
-                answer = wanted.ask(wire)
+                answer = request.ask(wire)
                 break
         else:
-            answer = wanted.ask(wire)
+            answer = request.ask(wire)
     except HostUnfit:
         raise  # the service is away: the job may continue
     except LabError:
