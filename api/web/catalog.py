@@ -14,7 +14,7 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.routes import catalog
 from lab.api.routes.catalog import Which
 from lab.api.web import forms, pages
-from lab.api.web.request import Administering, Fields, Looking, PageRoute
+from lab.api.web.request import AdminAccess, Fields, PageRoute, ReadAccess
 from lab.errors import LabError
 from lab.imagebuild.recipe import recipes
 
@@ -22,14 +22,14 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/images", operation_id="imagesPage")
-def images(request: Request, core: CoreOf, caller: Looking) -> Response:
+def images(request: Request, core: CoreOf, caller: ReadAccess) -> Response:
     """All images, and a form that builds one."""
     return _images(request, core, caller)
 
 
 @router.post("/images", operation_id="buildImage")
 def build_image(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: AdminAccess, fields: Fields
 ) -> Response:
     """Build an image, and show its job."""
 
@@ -42,7 +42,7 @@ def build_image(
 
 @router.post("/images/{key}/delete", operation_id="deleteImage")
 def delete_image(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, key: Which
+    request: Request, core: CoreOf, jobs: JobsOf, caller: AdminAccess, key: Which
 ) -> Response:
     """Remove an image, and show its job."""
 
@@ -53,14 +53,14 @@ def delete_image(
 
 
 @router.get("/templates", operation_id="templatesPage")
-def templates(request: Request, core: CoreOf, caller: Looking) -> Response:
+def templates(request: Request, core: CoreOf, caller: ReadAccess) -> Response:
     """All templates."""
     return _templates(request, core, caller)
 
 
 @router.post("/templates/{key}/delete", operation_id="deleteTemplate")
 def delete_template(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Administering, key: Which
+    request: Request, core: CoreOf, jobs: JobsOf, caller: AdminAccess, key: Which
 ) -> Response:
     """Remove a template, and show its job."""
 

@@ -14,20 +14,22 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.routes import datasets
 from lab.api.routes.datasets import Name, Which
 from lab.api.web import forms, pages
-from lab.api.web.request import Fields, Looking, PageRoute, Using
+from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/datasets", operation_id="datasetsPage")
-def show(request: Request, core: CoreOf, caller: Looking) -> Response:
+def show(request: Request, core: CoreOf, caller: ReadAccess) -> Response:
     """The datasets that the caller may use, and a form that makes one."""
     return _page(request, core, caller)
 
 
 @router.post("/datasets", operation_id="createDataset")
-def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: Fields) -> Response:
+def create(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, fields: Fields
+) -> Response:
     """Load a dataset, and show its job."""
 
     def act() -> str:
@@ -38,7 +40,9 @@ def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: 
 
 
 @router.post("/datasets/{name}/refresh", operation_id="refreshDataset")
-def refresh(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name) -> Response:
+def refresh(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name
+) -> Response:
     """Make the next version of a dataset, and show its job."""
 
     def act() -> str:
@@ -49,7 +53,7 @@ def refresh(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: N
 
 @router.post("/datasets/{name}/delete", operation_id="deleteDataset")
 def delete(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Which, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Which, fields: Fields
 ) -> Response:
     """Remove a dataset or a version, and show its job."""
 

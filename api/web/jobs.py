@@ -15,7 +15,7 @@ from lab.api.routes import jobs as routes
 from lab.api.routes.jobs import Id
 from lab.api.web import pages
 from lab.api.web.events import shown
-from lab.api.web.request import Looking, PageRoute, Using
+from lab.api.web.request import PageRoute, ReadAccess, UseAccess
 from lab.state.records import JobKind, JobState
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -27,7 +27,7 @@ _AT_ONCE = 50
 def list_page(
     request: Request,
     core: CoreOf,
-    caller: Looking,
+    caller: ReadAccess,
     state: JobState | Literal[""] = "",
     kind: JobKind | Literal[""] = "",
     lab: Annotated[str, Query(max_length=64)] = "",
@@ -52,7 +52,7 @@ def list_page(
 
 
 @router.get("/jobs/{job}", operation_id="jobPage")
-def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
+def show(request: Request, core: CoreOf, caller: ReadAccess, job: Id) -> Response:
     """A job, with its steps."""
     record = caller.job(core, job)
     view = Job.of(record)
@@ -68,14 +68,14 @@ def show(request: Request, core: CoreOf, caller: Looking, job: Id) -> Response:
 
 
 @router.post("/jobs/{job}/cancel", operation_id="cancelJob")
-def cancel(jobs: JobsOf, caller: Using, job: Id) -> Response:
+def cancel(jobs: JobsOf, caller: UseAccess, job: Id) -> Response:
     """Cancel a job, and show it."""
     routes.cancel(jobs, caller, job)
     return pages.go(f"/jobs/{job}")
 
 
 @router.get("/live", operation_id="live")
-def live(request: Request, core: CoreOf, caller: Looking) -> Response:
+def live(request: Request, core: CoreOf, caller: ReadAccess) -> Response:
     """New events as server-sent events, while the session lasts."""
     return sse.stream(
         core,

@@ -22,7 +22,7 @@ from lab.api.routes.labs import Name
 from lab.api.web import forms, pages
 from lab.api.web.events import shown
 from lab.api.web.picture import HIGH, WIDE, picture
-from lab.api.web.request import Fields, Looking, PageRoute, Using
+from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.blueprints import BLUEPRINTS, has_server
 from lab.config.enginefile import engines
 from lab.errors import InvalidSpec, LabError
@@ -42,7 +42,7 @@ _JOBS = 5
 def list_page(
     request: Request,
     core: CoreOf,
-    caller: Looking,
+    caller: ReadAccess,
     after: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """All labs, and a form that creates one."""
@@ -50,7 +50,7 @@ def list_page(
 
 
 @router.get("/host/ca", operation_id="getAuthority")
-def ca(core: CoreOf, caller: Looking) -> Response:
+def ca(core: CoreOf, caller: ReadAccess) -> Response:
     """The CA certificate that verifies the database servers, as a file."""
     found = host.ca(core, caller)
     found.headers["Content-Disposition"] = f'attachment; filename="{CA_FILE}"'
@@ -58,7 +58,9 @@ def ca(core: CoreOf, caller: Looking) -> Response:
 
 
 @router.post("/labs", operation_id="createLab")
-def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: Fields) -> Response:
+def create(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, fields: Fields
+) -> Response:
     """Create a lab, and show its job."""
 
     def act() -> str:
@@ -69,13 +71,15 @@ def create(request: Request, core: CoreOf, jobs: JobsOf, caller: Using, fields: 
 
 
 @router.get("/labs/{name}", operation_id="labPage")
-def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Response:
+def show(request: Request, core: CoreOf, caller: ReadAccess, name: Name) -> Response:
     """One lab."""
     return lab_page(request, core, caller, name)
 
 
 @router.post("/labs/{name}/change", operation_id="changeLab")
-def change(request: Request, core: CoreOf, caller: Using, name: Name, fields: Fields) -> Response:
+def change(
+    request: Request, core: CoreOf, caller: UseAccess, name: Name, fields: Fields
+) -> Response:
     """Extend the lease of a lab, or change its protection."""
 
     def act() -> str:
@@ -86,7 +90,7 @@ def change(request: Request, core: CoreOf, caller: Using, name: Name, fields: Fi
 
 
 @router.post("/labs/{name}/heartbeat", operation_id="heartbeat")
-def heartbeat(request: Request, core: CoreOf, caller: Using, name: Name) -> Response:
+def heartbeat(request: Request, core: CoreOf, caller: UseAccess, name: Name) -> Response:
     """Send a heartbeat, by hand."""
 
     def act() -> str:
@@ -98,7 +102,7 @@ def heartbeat(request: Request, core: CoreOf, caller: Using, name: Name) -> Resp
 
 @router.post("/labs/{name}/delete", operation_id="deleteLab")
 def delete(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, fields: Fields
 ) -> Response:
     """Remove a lab, and show its job."""
 

@@ -24,7 +24,7 @@ from lab.api.routes.power import (
 )
 from lab.api.web import pages
 from lab.api.web.labs import lab_page
-from lab.api.web.request import Fields, PageRoute, Using
+from lab.api.web.request import Fields, PageRoute, UseAccess
 from lab.errors import LabError, NotFound
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
@@ -32,7 +32,7 @@ router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_sche
 
 @router.post("/power/{action}", operation_id="powerLab")
 def power_lab(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, action: Action
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, action: Action
 ) -> Response:
     """Start, stop, restart or kill all nodes."""
     return _power(request, core, jobs, caller, name, "", action)
@@ -43,7 +43,7 @@ def power_node(
     request: Request,
     core: CoreOf,
     jobs: JobsOf,
-    caller: Using,
+    caller: UseAccess,
     name: Name,
     node: NodeName,
     action: Action,
@@ -57,7 +57,7 @@ def promote(
     request: Request,
     core: CoreOf,
     jobs: JobsOf,
-    caller: Using,
+    caller: UseAccess,
     name: Name,
     node: NodeName,
     fields: Fields,
@@ -76,7 +76,7 @@ def promote(
 async def logs(
     request: Request,
     core: CoreOf,
-    caller: Using,
+    caller: UseAccess,
     name: Name,
     node: NodeName,
     source: Source = "engine",

@@ -118,7 +118,7 @@ async def _fields(request: Request) -> dict[str, str]:
         raise InvalidSpec("the form has too many fields") from error
 
 
-Looking = Annotated[Caller, Depends(SessionCaller("read"))]
-Using = Annotated[Caller, Depends(SessionCaller("use"))]
-Administering = Annotated[Caller, Depends(SessionCaller("admin"))]
+ReadAccess = Annotated[Caller, Depends(SessionCaller("read"))]
+UseAccess = Annotated[Caller, Depends(SessionCaller("use"))]
+AdminAccess = Annotated[Caller, Depends(SessionCaller("admin"))]
 Fields = Annotated[dict[str, str], Depends(_fields)]

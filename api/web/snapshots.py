@@ -15,21 +15,21 @@ from lab.api.routes import branches, snapshots
 from lab.api.routes.labs import Name
 from lab.api.routes.snapshots import Label, SnapshotPatch
 from lab.api.web import forms, pages
-from lab.api.web.request import Fields, Looking, PageRoute, Using
+from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
 
 router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("", operation_id="snapshotsPage")
-def show(request: Request, core: CoreOf, caller: Looking, name: Name) -> Response:
+def show(request: Request, core: CoreOf, caller: ReadAccess, name: Name) -> Response:
     """The snapshots of a lab as a tree, and forms that take one and create branches."""
     return _snapshots(request, core, caller, name)
 
 
 @router.post("", operation_id="takeSnapshot")
 def take(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, fields: Fields
 ) -> Response:
     """Take a snapshot, and show its job."""
 
@@ -42,7 +42,7 @@ def take(
 
 @router.post("/branches", operation_id="branchLab")
 def branch(
-    request: Request, core: CoreOf, jobs: JobsOf, caller: Using, name: Name, fields: Fields
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, fields: Fields
 ) -> Response:
     """Create branches of the lab, and show their job."""
 
@@ -55,7 +55,7 @@ def branch(
 
 @router.post("/{label}/protect", operation_id="changeSnapshot")
 def protect(
-    request: Request, core: CoreOf, caller: Using, name: Name, label: Label, fields: Fields
+    request: Request, core: CoreOf, caller: UseAccess, name: Name, label: Label, fields: Fields
 ) -> Response:
     """Protect a snapshot from removal, or end its protection."""
 
@@ -72,7 +72,7 @@ def roll_back(
     request: Request,
     core: CoreOf,
     jobs: JobsOf,
-    caller: Using,
+    caller: UseAccess,
     name: Name,
     label: Label,
     fields: Fields,
@@ -91,7 +91,7 @@ def delete(
     request: Request,
     core: CoreOf,
     jobs: JobsOf,
-    caller: Using,
+    caller: UseAccess,
     name: Name,
     label: Label,
     fields: Fields,
