@@ -43,7 +43,7 @@ Ask = Callable[[str, float], Rows]
 
 
 @dataclass(frozen=True)
-class Condition:
+class WaitCondition:
     """``text``: as it was given. ``what``: a node's name, or a statement."""
 
     kind: Kind
@@ -51,16 +51,16 @@ class Condition:
     what: str = ""
 
 
-def parse(text: str) -> Condition:
+def parse(text: str) -> WaitCondition:
     """A condition as users write it; raises InvalidSpec."""
     word, separator, node = text.partition("=")
     for kind in _OF_NODES:
         if text == kind:
-            return Condition(kind, text)
+            return WaitCondition(kind, text)
     if separator and word == "primary":
-        return Condition("primary", text, parse_node(node))
+        return WaitCondition("primary", text, parse_node(node))
     if _SQL.match(text):
-        return Condition("sql", text, text)
+        return WaitCondition("sql", text, text)
     known = [one.partition("=")[0] for one in WORDS]
     raise InvalidSpec(
         f"{text[:_SHOWN]!r} is not a condition",
@@ -71,7 +71,7 @@ def parse(text: str) -> Condition:
 
 
 def until(
-    conditions: Sequence[Condition],
+    conditions: Sequence[WaitCondition],
     look: Callable[[], LabView],
     ask: Ask,
     timeout: float,
@@ -100,7 +100,7 @@ def until(
 
 
 def unmet(
-    condition: Condition, view: LabView, ask: Ask, seconds: float, node: str | None = None
+    condition: WaitCondition, view: LabView, ask: Ask, seconds: float, node: str | None = None
 ) -> str:
     """Why the condition does not hold; empty if it does. Raises as ``until``.
 

@@ -17,7 +17,7 @@ from lab.lifecycle import gc as collecting
 from lab.lifecycle import power, snapshot
 from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.conditions import Condition, unmet
+from lab.lifecycle.core.conditions import WaitCondition, unmet
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.down import down
@@ -165,7 +165,7 @@ def test_every_verb_with_roles(
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         assert (reached(ctx, "sql"), reached(ctx, "ro")) == ("n1", "n2")
         view = lab(ctx, "shop")
-        assert unmet(Condition("primary", "", "n1"), view, _no_sql, 1.0) == ""
+        assert unmet(WaitCondition("primary", "", "n1"), view, _no_sql, 1.0) == ""
         power.stop(ctx, "shop", node="n1")
         if blueprint == "group":
             assert reached(ctx, "sql") == "n2"
