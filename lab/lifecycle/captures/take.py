@@ -27,7 +27,7 @@ from lab.undo import Undo
 
 
 @dataclass(frozen=True)
-class Origin:
+class RestoredFrom:
     """What a guest was restored from: the capture ``base``, whose RAM file it maps."""
 
     base: CaptureRef
@@ -106,7 +106,7 @@ def _paused(
     memory: Memory,
     ref: CaptureRef,
     nodes: Sequence[Node],
-    origins: dict[str, Origin | None],
+    origins: dict[str, RestoredFrom | None],
     running: Sequence[GuestName],
     volumes: Sequence[VolumeName],
 ) -> tuple[list[VolumeSnapshot], dict[str, Saved], float]:
@@ -149,7 +149,7 @@ def _node(
     ref: CaptureRef,
     node: Node,
     images: Images,
-    origin: Origin | None,
+    origin: RestoredFrom | None,
     saved: Saved | None,
 ) -> CapturedNode:
     image = images[node.image]
@@ -176,7 +176,7 @@ def _files(ctx: Context, ref: CaptureRef, node: Node) -> MemoryImage:
     )
 
 
-def _origin(ctx: Context, node: Node) -> Origin | None:
+def _origin(ctx: Context, node: Node) -> RestoredFrom | None:
     """What the guest of a node was restored from; None if it was booted, or that is damaged."""
     guest = ctx.hypervisor.guests().get(node.guest)
     tag = guest.tags.get(MEMORY, "") if guest else ""
@@ -192,4 +192,4 @@ def _origin(ctx: Context, node: Node) -> Origin | None:
         manifests.unharmed(image.state, found.state, read=True)
     except Damaged:
         return None
-    return Origin(base, image, found.ram)
+    return RestoredFrom(base, image, found.ram)
