@@ -41,7 +41,7 @@ _AMBIGUOUS = frozenset(
 
 
 @dataclass(frozen=True)
-class Column:
+class FileColumn:
     """A column; ``name`` in backticks, ``prefix`` of a literal of its values."""
 
     name: bytes
@@ -57,7 +57,7 @@ class Table:
     """What is known of a table by its CREATE TABLE; ``name`` in backticks."""
 
     name: bytes
-    columns: tuple[Column, ...]
+    columns: tuple[FileColumn, ...]
 
 
 def table(create: bytes) -> Table | None:
@@ -72,7 +72,7 @@ def table(create: bytes) -> Table | None:
         given = _CHARSET.search(plain)
         text = kind in _TEXTS
         columns.append(
-            Column(
+            FileColumn(
                 name,
                 b"_binary" if text or kind in _BYTES else b"",
                 kind,
