@@ -27,7 +27,7 @@ _WITHOUT_US = ("ready", "creating", "starting", "removing")
 """States of a lab that is ready, or on which another command works."""
 
 
-class JobSteps:
+class StepTimer:
     """Passes events of a job on, and adds up the seconds of its steps as ``Progress`` does."""
 
     def __init__(self, listener: Listener) -> None:
@@ -81,16 +81,16 @@ class LabCreation:
 
     def make(self, spec: LabSpec) -> LabView:
         """A new lab, with the seconds of each step."""
-        steps = JobSteps(self.hear)
+        timer = StepTimer(self.hear)
         made = self.client.create(
             spec,
             cold=self.cold,
             keep_failed=self.keep_failed,
             timeout=self.timeout,
-            listener=steps,
+            listener=timer,
         )
-        first_use = sum(step.seconds for step in steps.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(steps.steps))
+        first_use = sum(step.seconds for step in timer.steps if step.step in FIRST_USE)
+        return replace(made, first_use_seconds=first_use, steps=tuple(timer.steps))
 
     def _same(self, spec: LabSpec) -> LabView | None:
         """The matching lab of our project, once it is ready; None if there is none.

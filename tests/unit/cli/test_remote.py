@@ -18,7 +18,7 @@ import pytest
 from lab.api.core.admission import Need
 from lab.cli import main
 from lab.cli.backend.remote import RemoteSession
-from lab.cli.backend.remote_up import JobSteps
+from lab.cli.backend.remote_up import StepTimer
 from lab.client import Client, Lab
 from lab.errors import Busy, NotFound
 from lab.lifecycle.nodes.inspect import nodes_of
@@ -316,10 +316,10 @@ def test_steps_are_put_together_again() -> None:
         Event("clone", "end", "", 3.0), Event("undo", "end", "", 9.0), Event("clone", "begin"),
         Event("restore", "begin"), Event("clone", "fail", "", 1.0), Event("note", "note", "x"),
     ]  # fmt: skip
-    steps = JobSteps(ignore)
+    timer = StepTimer(ignore)
     for event in events:
-        steps(event)
-    assert steps.steps == [Step("clone", 4.0, [Step("ready", 2.0), Step("restore")])]
+        timer(event)
+    assert timer.steps == [Step("clone", 4.0, [Step("ready", 2.0), Step("restore")])]
 
 
 def test_a_spec_is_sent_whole(here: Site) -> None:
