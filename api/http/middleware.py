@@ -19,7 +19,7 @@ from lab.api.core.problem import problem
 from lab.api.core.threads import TOKEN, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, known, note
-from lab.api.http.place import place_of
+from lab.api.http.session_path import session_path_of
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
@@ -193,7 +193,7 @@ async def _caller(scope: Scope) -> Caller | None:
         text = bearer(request)
         return known(request, text) or await in_thread(identified, request, text)
     # Not the caller yet: a form may come from elsewhere, which the page's routes check.
-    return await in_thread(session_caller, request) if place_of(request) else None
+    return await in_thread(session_caller, request) if session_path_of(request) else None
 
 
 def _has_body(scope: Scope) -> bool:

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
-from lab.api.http.place import place_of
+from lab.api.http.session_path import session_path_of
 from lab.lifecycle.service.token import valid
 
 COOKIE = "lab_session"
@@ -30,7 +30,7 @@ class _Session:
 
 
 class Sessions:
-    """Sessions by their place and the text of their cookie, in memory: they end with the service.
+    """Sessions by their path and the text of their cookie, in memory: they end with the service.
 
     So only the browser has what opens the service: both are random, and only their hash is kept
     here. The permissions of a session are read from its token each time. The sessions of a token
@@ -42,7 +42,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._open: dict[str, _Session] = {}
 
-    def begin(self, token: str, place: str) -> str:
+    def begin(self, token: str, path: str) -> str:
         """Begin a session for the token with the id ``token``; the text of its cookie."""
         text, now = secrets.token_urlsafe(32), self._clock()
         with self._lock:
@@ -52,24 +52,24 @@ class Sessions:
                 del self._open[same[0]]  # the oldest
             elif len(self._open) >= _MOST:
                 del self._open[next(iter(self._open))]
-            self._open[_hash(place, text)] = _Session(token, now + LASTS)
+            self._open[_hash(path, text)] = _Session(token, now + LASTS)
         return text
 
-    def token_of(self, place: str, text: str) -> str | None:
+    def token_of(self, path: str, text: str) -> str | None:
         """The id of a session's token; None if there is no such session, or it has expired."""
         with self._lock:
-            found = self._open.get(_hash(place, text))
+            found = self._open.get(_hash(path, text))
         return found.token if found is not None and found.ends_at > self._clock() else None
 
-    def end(self, place: str, text: str) -> None:
+    def end(self, path: str, text: str) -> None:
         """End a session, if there is one."""
         with self._lock:
-            self._open.pop(_hash(place, text), None)
+            self._open.pop(_hash(path, text), None)
 
 
-def _hash(place: str, text: str) -> str:
+def _hash(path: str, text: str) -> str:
     # The time of a look-up by hash reveals nothing about the text.
-    return hashlib.sha256(f"{place} {text}".encode(errors="replace")).hexdigest()
+    return hashlib.sha256(f"{path} {text}".encode(errors="replace")).hexdigest()
 
 
 def cookies(request: HTTPConnection) -> list[str]:
@@ -81,8 +81,8 @@ def cookies(request: HTTPConnection) -> list[str]:
 
 def session_caller(request: HTTPConnection) -> Caller | None:
     """The holder of a request's session, while its token is valid; else None."""
-    sessions, place = request.app.state.sessions, place_of(request)
-    found = (sessions.token_of(place, text) for text in cookies(request))
+    sessions, path = request.app.state.sessions, session_path_of(request)
+    found = (sessions.token_of(path, text) for text in cookies(request))
     token = next(filter(None, found), None)
     core = core_of(request)
     record = core.store.tokens.find(token) if token else None

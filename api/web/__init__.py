@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from lab.api.http.place import Placed
+from lab.api.http.session_path import SessionPaths
 from lab.api.http.sessions import Sessions
 from lab.api.web import catalog, datasets, jobs, labs, login, nodes, snapshots
 
@@ -41,6 +41,6 @@ ROUTERS = (
 def install(app: FastAPI) -> None:
     """Let ``app`` serve the page as well."""
     app.state.sessions = Sessions()
-    app.add_middleware(Placed)
+    app.add_middleware(SessionPaths)
     for router in ROUTERS:
         app.include_router(router)

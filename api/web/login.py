@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from lab.api.core.problem import problem
 from lab.api.http import problems
 from lab.api.http.auth import identified
-from lab.api.http.place import new_place, place_of
+from lab.api.http.session_path import new_session_path, session_path_of
 from lab.api.http.sessions import COOKIE, LASTS, cookies, session_caller
 from lab.api.web import pages
 from lab.api.web.request import Fields, PageRoute, same_origin
@@ -45,13 +45,13 @@ def sign_in(request: Request, fields: Fields) -> Response:
         )
     sessions = request.app.state.sessions
     for text in cookies(request):
-        sessions.end(place_of(request), text)
-    place = new_place()
-    response = pages.go(place + to)
+        sessions.end(session_path_of(request), text)
+    path = new_session_path()
+    response = pages.go(path + to)
     response.set_cookie(
         COOKIE,
-        sessions.begin(caller.token.id, place),
-        path=place,
+        sessions.begin(caller.token.id, path),
+        path=path,
         max_age=int(LASTS),
         httponly=True,
         samesite="strict",
@@ -65,11 +65,11 @@ def sign_out(request: Request) -> Response:
     """End the session, if there is one."""
     same_origin(request)
     request.state.caller = session_caller(request)
-    place = place_of(request)
+    path = session_path_of(request)
     for text in cookies(request):
-        request.app.state.sessions.end(place, text)
+        request.app.state.sessions.end(path, text)
     response = pages.go("/sign-in")
-    response.delete_cookie(COOKIE, path=place or "/")
+    response.delete_cookie(COOKIE, path=path or "/")
     return response
 
 

@@ -14,8 +14,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lab.api.core.problem import problem
-from lab.api.http.place import place_of
 from lab.api.http.problems import headers_of
+from lab.api.http.session_path import session_path_of
 from lab.errors import LabError, NotFound
 from lab.options import described
 from lab.state.jobs import OPEN
@@ -93,7 +93,7 @@ def page(
     query = f"?{request.url.query}" if request.url.query else ""
     data.setdefault("at", request.url.path + query)
     text = _TEMPLATES.get_template(template).render(
-        base=place_of(request),
+        base=session_path_of(request),
         caller=caller,
         may=caller is not None and caller.may("use"),
         admin=caller is not None and caller.may("admin"),
