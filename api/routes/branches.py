@@ -14,8 +14,8 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
-from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.units import IN_SECONDS
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
@@ -78,7 +78,7 @@ async def branch(
 ) -> Response:
     """Create labs that are clones of a lab as it is now, or of a snapshot of it: all or none."""
     job = await in_thread(submit_branch, jobs, caller, name, asked, key)
-    return await outcome(core, job, wait, partial(_branched, core, caller))
+    return await job_answer(core, job, wait, partial(_branched, core, caller))
 
 
 def submit_branch(

@@ -17,8 +17,8 @@ from lab.api.http.auth import Admin, Caller, Reader
 from lab.api.http.catalog import Engine, Image, ImageRequest, Template, TemplateRequest
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import Job
-from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.data import check_data, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_guests
@@ -74,7 +74,7 @@ async def build_image(
 ) -> Response:
     """Build an image from a recipe, unless it exists."""
     job = await in_thread(submit_image, jobs, caller, asked, key)
-    return await outcome(core, job, wait, partial(_image_made, core, caller))
+    return await job_answer(core, job, wait, partial(_image_made, core, caller))
 
 
 @router.get("/images/{key}", operation_id="getImage")
@@ -103,7 +103,7 @@ async def delete_image(
 ) -> Response:
     """Remove an image that no template or lab uses, by its key or its recipe."""
     job = await in_thread(submit_delete_image, jobs, caller, key, if_match)
-    return await outcome(core, job, wait, _gone)
+    return await job_answer(core, job, wait, _gone)
 
 
 @router.get("/templates", operation_id="listTemplates")
@@ -126,7 +126,7 @@ async def build_template(
 ) -> Response:
     """Form a cluster and capture it as a template, unless it exists; its image is built first."""
     job = await in_thread(_build_template, jobs, caller, asked, key)
-    return await outcome(core, job, wait, partial(_template_made, core))
+    return await job_answer(core, job, wait, partial(_template_made, core))
 
 
 @router.get("/templates/{key}", operation_id="getTemplate")
@@ -154,7 +154,7 @@ async def delete_template(
 ) -> Response:
     """Remove a template that no lab was cloned from, by its key or a prefix of it."""
     job = await in_thread(submit_delete_template, jobs, caller, key, if_match)
-    return await outcome(core, job, wait, _gone)
+    return await job_answer(core, job, wait, _gone)
 
 
 def submit_image(jobs: Jobs, caller: Caller, asked: ImageRequest, key: str | None) -> JobRecord:

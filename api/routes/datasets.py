@@ -24,8 +24,8 @@ from lab.api.http.datasets import (
     PersonalColumn,
 )
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
+from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import DATASET, NAME, Job
-from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.transfer import Transfer
 from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
@@ -84,7 +84,7 @@ async def create(
 ) -> Response:
     """Load data into an image; labs of it are requested with `dataset`."""
     job = await in_thread(submit_create, jobs, caller, asked, key)
-    return await outcome(core, job, wait, partial(_made, core, caller))
+    return await job_answer(core, job, wait, partial(_made, core, caller))
 
 
 @router.websocket("/upload")
@@ -152,7 +152,7 @@ async def refresh(
 ) -> Response:
     """Make the next version from the same source; versions beyond `keep` are removed."""
     job = await in_thread(submit_refresh, jobs, caller, name, key, force)
-    return await outcome(core, job, wait, partial(_made, core, caller))
+    return await job_answer(core, job, wait, partial(_made, core, caller))
 
 
 @router.delete(
@@ -174,7 +174,7 @@ async def delete(
 ) -> Response:
     """Remove a dataset, or a version of it, that no lab uses."""
     job = await in_thread(submit_delete, jobs, caller, name, defer=defer)
-    return await outcome(core, job, wait, lambda _: Response(status_code=204))
+    return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
 def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | None) -> JobRecord:

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Wait
 from lab.api.http.models import Job, Page
-from lab.api.http.outcome import Wait
 from lab.state.records import JobKind, JobState
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)

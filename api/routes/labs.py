@@ -17,9 +17,9 @@ from lab.api.events.notifier import HOST
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.listing import Wanted, page_of
 from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
-from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -51,7 +51,7 @@ async def create(
 ) -> Response:
     """Create a lab: a clone of a template. The first use of a template builds it, in minutes."""
     job = await in_thread(submit_create, jobs, caller, asked, key)
-    return await outcome(core, job, wait, partial(_created, core, caller))
+    return await job_answer(core, job, wait, partial(_created, core, caller))
 
 
 @router.get("", operation_id="listLabs", response_model=Page[Lab])
@@ -146,7 +146,7 @@ async def delete(
 ) -> Response:
     """Remove a lab with its data."""
     job = await in_thread(submit_delete, jobs, caller, name, if_match, force=force, defer=defer)
-    return await outcome(core, job, wait, lambda _: Response(status_code=204))
+    return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
 def check_ttl(core: Core, caller: Caller, ttl: float) -> None:

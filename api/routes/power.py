@@ -15,8 +15,8 @@ from lab.api.core.threads import Route, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Wait, Waiter, job_answer
 from lab.api.http.models import NODE, Asked, Command, Job, Node, Output
-from lab.api.http.outcome import Wait, Waiter, outcome
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.requests import Power, Promote
 from lab.api.jobs.submit import new_job, submit
@@ -57,7 +57,7 @@ async def promote_node(
     `force`: also if the node that takes them now does not answer; it is powered off.
     """
     job = await in_thread(submit_promote, jobs, caller, name, asked)
-    return await outcome(jobs.core, job, wait, _done)
+    return await job_answer(jobs.core, job, wait, _done)
 
 
 @router.post(
@@ -135,7 +135,7 @@ async def _power(
     jobs: Jobs, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
     job = await in_thread(submit_power, jobs, caller, name, node, action)
-    return await outcome(jobs.core, job, wait, _done)
+    return await job_answer(jobs.core, job, wait, _done)
 
 
 def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Action) -> JobRecord:

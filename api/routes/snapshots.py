@@ -14,8 +14,8 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import NODE, Asked, Job, Ttl
-from lab.api.http.outcome import Key, Wait, outcome
 from lab.api.http.units import IN_SECONDS, Time
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
@@ -156,7 +156,7 @@ async def take(
 ) -> Response:
     """Take a snapshot of a lab, running or stopped: disks and RAM of all nodes, at one moment."""
     job = await in_thread(submit_take, jobs, caller, name, asked, key)
-    return await outcome(core, job, wait, partial(_taken, core))
+    return await job_answer(core, job, wait, partial(_taken, core))
 
 
 @router.post(
@@ -169,7 +169,7 @@ async def take(
 async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
     """Remove the scheduled snapshots that exceed what the lab's schedule keeps; others stay."""
     job = await in_thread(_prune, jobs, caller, name)
-    return await outcome(core, job, wait, _pruned)
+    return await job_answer(core, job, wait, _pruned)
 
 
 @router.patch("/snapshots/{label}", operation_id="changeSnapshot")
@@ -198,7 +198,7 @@ async def delete(
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
     job = await in_thread(submit_delete, jobs, caller, name, label, force=force)
-    return await outcome(core, job, wait, lambda _: Response(status_code=204))
+    return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
 @router.post(
@@ -216,7 +216,7 @@ async def roll_back(
     The nodes of a lab resume from the snapshot's RAM if it has it; a single node boots.
     """
     job = await in_thread(submit_rollback, jobs, caller, name, asked)
-    return await outcome(core, job, wait, _rolled_back)
+    return await job_answer(core, job, wait, _rolled_back)
 
 
 def submit_take(

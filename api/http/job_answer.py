@@ -127,7 +127,7 @@ Key = Annotated[
 ]
 
 
-async def outcome(
+async def job_answer(
     core: Core,
     job: JobRecord,
     waiter: Waiter,
