@@ -23,8 +23,8 @@ from lab.users import User
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)
-Proxy = Literal["none", "haproxy", "router"]
-PROXIES: tuple[Proxy, ...] = get_args(Proxy)
+ProxyName = Literal["none", "haproxy", "router"]
+PROXY_NAMES: tuple[ProxyName, ...] = get_args(ProxyName)
 
 FILE_LIMIT = 1 << 18
 """Bytes of a file that is given."""
@@ -123,7 +123,7 @@ class Options:
     """The replicas that do; empty: all."""
     multi_primary: bool = False
     """Whether all members of a group take writes."""
-    proxy: Proxy = "none"
+    proxy: ProxyName = "none"
     """The proxy that a further node runs, through which users connect."""
     arbiter: bool = False
     """Whether a further node is a member of the cluster that has a vote and no data."""

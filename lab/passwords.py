@@ -5,21 +5,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 import string
+from typing import Final
 
-NATIVE = "mysql_native_password"
-CACHING_SHA2 = "caching_sha2_password"
+NATIVE: Final = "mysql_native_password"
+CACHING_SHA2: Final = "caching_sha2_password"
 
 _ALPHABET = "./" + string.digits + string.ascii_uppercase + string.ascii_lowercase
-_MYSQL = ("mysql", "percona-server")
-"""The engines of images that have MySQL's own plugin; the others have the older one on."""
 _SALT = 20
 """Characters of a salt in MySQL; crypt(3) takes 16."""
 _ROUNDS = 5000
-
-
-def plugin_of(engine: str) -> str:
-    """How the accounts of labs with an engine authenticate."""
-    return CACHING_SHA2 if engine in _MYSQL else NATIVE  # which MySQL has off since 8.4
 
 
 def native(password: str) -> str:

@@ -271,8 +271,7 @@ def _request(
 
 def _check_engine(asked: DatasetRequest) -> None:
     """Raise InvalidSpec unless labs of the blueprint can have the engine of the dataset."""
-    if "mariadb" not in blueprint(asked.blueprint).engines:
-        raise InvalidSpec(f"the blueprint {asked.blueprint} has no engine that loads datasets")
+    dataset.default_engine(blueprint(asked.blueprint))
     if asked.engine:
         dataset.check_engine(asked.blueprint, asked.engine)
 

@@ -24,7 +24,7 @@ from lab.api.web.events import shown
 from lab.api.web.picture import HIGH, WIDE, picture
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.blueprints import BLUEPRINTS, has_server
-from lab.config.enginefile import engines
+from lab.config.enginefile import engines, family_of
 from lab.errors import InvalidSpec, LabError
 from lab.state.jobs import OPEN
 from lab.state.records import LabRecord
@@ -210,10 +210,7 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
 
 def _client(lab: Lab) -> str:
     """The command of the engine's client, which verifies the server where it has TLS."""
-    program, verify = (
-        ("mariadb", "--ssl-verify-server-cert")
-        if lab.engine == "mariadb"
-        else ("mysql", "--ssl-mode=VERIFY_IDENTITY")
-    )
+    family = family_of(lab.engine)
     tls = lab.connection is not None and lab.connection.ssl_ca
-    return f"{program} --ssl-ca={CA_FILE} {verify}" if tls else program
+    verified = f"{family.client} --ssl-ca={CA_FILE} --{family.tls_option}"
+    return verified if tls else family.client

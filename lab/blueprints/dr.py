@@ -38,6 +38,8 @@ from lab.blueprints import (
     replication,
     server,
 )
+from lab.blueprints.dialects import dialect_of
+from lab.config.enginefile import DialectName, family_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.network import inner_address
@@ -73,6 +75,7 @@ gtid_mode = ON
 enforce_gtid_consistency = ON
 log_replica_updates = ON
 """
+_OPTIONS: Mapping[DialectName, str] = {"mariadb": _MARIADB, "mysql": _PERCONA}
 
 
 @dataclass(frozen=True)
@@ -143,16 +146,14 @@ class Remote(galera.Galera):
         cluster = _of(members, "member")
         logged = replication.binary_log(member, engine, profile)
         if member.role == "member":
-            more = _PERCONA
-            if server.is_mariadb(engine):
-                more = _MARIADB.format(own=member.index)
+            more = _OPTIONS[family_of(engine.name).dialect].format(own=member.index)
             one = _same_id(member, engine)
             files = dict(super().files(one, cluster, engine, memory, profile))
             text = files[engine.config_path].content.decode() + logged + more
             return {**files, engine.config_path: SeedFile(text.encode())}
         text = server.options(member, server.alone(engine), memory, profile)
         text += logged + replication.replica_options(engine)
-        if server.is_mariadb(engine):
+        if dialect_of(engine).gtid_domains:
             text += f"gtid_domain_id = {member.index}\n"
         files = {engine.config_path: SeedFile(text.encode())}
         if self._is_first(member):
@@ -291,7 +292,7 @@ class Remote(galera.Galera):
         history: tuple[str, ...],
         view: str,
     ) -> None:
-        domain = (str(identity),) if server.is_mariadb(engine) else ()
+        domain = (str(identity),) if dialect_of(engine).gtid_domains else ()
         server.identify(
             cluster, _same_id(member, engine), engine, identity, *history, *domain,
             view=view, domain=member.index,
@@ -313,7 +314,7 @@ def _of(members: Sequence[Member], role: str) -> list[Member]:
 
 def _same_id(member: Member, engine: Engine) -> Member:
     """``member`` with the number from which its server id follows."""
-    return replace(member, index=1) if server.is_mariadb(engine) else member
+    return replace(member, index=1) if dialect_of(engine).gtid_domains else member
 
 
 def _of_cluster(reported: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
@@ -358,7 +359,7 @@ def _begin(site: Cluster, source: Member, engine: Engine) -> list[str]:
     In that of MariaDB the write sets count as executed with which the image was made. So they have
     been by a replica, whose data are of the same image, and for those that follow it.
     """
-    if not server.is_mariadb(engine):
+    if not dialect_of(engine).gtid_domains:
         return []
     position = _execute(site, source, ["SELECT @@GLOBAL.gtid_binlog_pos"]).strip()
     if not gtid.valid_position(position):

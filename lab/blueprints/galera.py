@@ -27,6 +27,7 @@ from lab.blueprints import (
     rejoin,
     server,
 )
+from lab.blueprints.proxies import Check, Traffic
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
@@ -35,10 +36,10 @@ from lab.spec import LabSpec
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _SYNCED = (
-    proxy.Check("SHOW GLOBAL STATUS LIKE 'wsrep_ready'", "ON"),
-    proxy.Check("SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'", "Synced"),
+    Check("SHOW GLOBAL STATUS LIKE 'wsrep_ready'", "ON"),
+    Check("SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'", "Synced"),
 )
-_TRAFFIC = proxy.Traffic(_SYNCED, _SYNCED, "wsrep_node_name", alike=True)
+_TRAFFIC = Traffic(_SYNCED, _SYNCED, "wsrep_node_name", alike=True)
 _ARBITER_VIEW = "/var/lib/garbd/gvwstate.dat"
 
 

@@ -38,6 +38,7 @@ from lab.blueprints import (
     proxy,
     server,
 )
+from lab.blueprints.proxies import Check, Traffic
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
@@ -136,9 +137,9 @@ _PLACE = (
     " FROM performance_schema.replication_group_members)"
 )
 _SHOWN = "SHOW SESSION VARIABLES LIKE 'lock_wait_timeout'"
-_TRAFFIC = proxy.Traffic(
-    writes=(proxy.Check(_PLACE), proxy.Check(_SHOWN, "3")),
-    reads=(proxy.Check(_PLACE), proxy.Check(_SHOWN, "2")),
+_TRAFFIC = Traffic(
+    writes=(Check(_PLACE), Check(_SHOWN, "3")),
+    reads=(Check(_PLACE), Check(_SHOWN, "2")),
 )
 
 
@@ -157,7 +158,7 @@ class Group(server.Defaults):
     takes: frozenset[str] = server.COMMON | {"multi_primary", "proxy"}
 
     @property
-    def _traffic(self) -> proxy.Traffic:
+    def _traffic(self) -> Traffic:
         return replace(_TRAFFIC, spread=self.options.multi_primary)
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:

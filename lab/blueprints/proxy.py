@@ -1,12 +1,6 @@
 """Nodes that have no data: proxies, through which users connect, and arbiters, which vote.
 
-Each server has a resident checker (``/usr/lib/lab/check`` in its guest) that answers over HTTP
-whether its server takes writes now (``/rw``) and whether it can be read from (``/ro``): 200 or
-503. HAProxy asks it by itself. MySQL Router with static destinations knows of no roles, so a
-program next to it asks, and restarts it with other destinations.
-
-Sources: the manuals of HAProxy 3.0 ("Configuration Manual") and MySQL Router ("Configuration
-Options"), and the Galera documentation, "Galera Arbitrator".
+Source: the Galera documentation, "Galera Arbitrator".
 """
 
 from __future__ import annotations
@@ -17,6 +11,9 @@ from string import Template
 from typing import TypeVar
 
 from lab.blueprints import Cluster, Condition, Endpoint, Engine, Member, NodePlan, Service
+from lab.blueprints.proxies import CHECK_PORT, RO_PORT, Proxy, Traffic
+from lab.blueprints.proxies.haproxy import HAProxy
+from lab.blueprints.proxies.router import Router
 from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
@@ -28,49 +25,18 @@ from lab.units import MIB
 PROXY, ARBITER = "proxy", "arbiter"
 """The roles of nodes without data."""
 
-RO_PORT, ADMIN_PORT, CHECK_PORT = 3307, 8404, 9200
+PROXIES: dict[str, Proxy] = {"haproxy": HAProxy(), "router": Router()}
+"""The proxies, by what the option ``proxy`` calls them."""
+
 CHECKS = "/etc/lab/check"
 """What a server's checker reads: where it listens, and what it asks."""
-SERVERS = "/etc/lab/proxy"
-"""What the program beside MySQL Router reads: how writes are spread, and the servers, in order."""
 
 _SIZE = NodeSize(memory=384 * MIB)
-_RECIPES = {"haproxy": "haproxy", "router": "mysql-router"}
 _SSH = Service("ssh", network.SSH_PORT)
 _NAMES = {"rw": "writers", "ro": "readers"}
 """The endpoints of the servers themselves where a proxy is in front of them."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Check:
-    """A question of the checker: ``statement`` holds when its first row has ``text`` in it.
-
-    ``text``: values of columns that are next to each other, with spaces between; one of several,
-    with ``|`` between. Empty: the statement has no rows and only has to succeed. Statements are of
-    kinds that are not counted as use of a lab (``lab.lifecycle.service.activity``), so no SELECT.
-    """
-
-    statement: str
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Which servers of a blueprint get which statements.
-
-    ``writes``, ``reads``: what holds on a server that takes writes, and on one to read from.
-    ``alike``: all servers take writes, and the first of those that do is given them all.
-    ``variable``: of servers, by whose value it is seen where a statement arrived: ``read_only``, or
-    the name of the node where servers are alike. ``spread``: writes go to all that take them.
-    """
-
-    writes: tuple[Check, ...]
-    reads: tuple[Check, ...]
-    variable: str = "read_only"
-    alike: bool = False
-    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,12 +84,10 @@ def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
     found: list[NodePlan] = []
     if options.arbiter:
         found.append(NodePlan(node_name(servers + 1), ARBITER, _SIZE, "galera-arbitrator", (_SSH,)))
-    if options.proxy != "none":
-        services = [Service("sql", network.SQL_PORT), Service("ro", RO_PORT), _SSH]
-        if options.proxy == "haproxy":
-            services.append(Service("admin", ADMIN_PORT))
-        name, recipe = node_name(servers + len(found) + 1), _RECIPES[options.proxy]
-        found.append(NodePlan(name, PROXY, _SIZE, recipe, tuple(services)))
+    if front := PROXIES.get(options.proxy):
+        name, sql = node_name(servers + len(found) + 1), Service("sql", network.SQL_PORT)
+        services = (sql, Service("ro", RO_PORT), _SSH, *front.pages)
+        found.append(NodePlan(name, PROXY, _SIZE, front.recipe, services))
     if servers + len(found) > NODES_LIMIT:
         more = " and ".join(f"a node for the {node.role}" for node in found)
         raise InvalidSpec(
@@ -176,7 +140,7 @@ def voters_of(cluster: Cluster) -> Cluster:
 
 def checks(member: Member, options: Options, traffic: Traffic) -> dict[str, SeedFile]:
     """The file of a server's checker; none if no proxy asks it."""
-    if options.proxy == "none":
+    if options.proxy not in PROXIES:
         return {}
     lines = [f"listen\t{member.address}\t{CHECK_PORT}"]
     for path, asked in (("/rw", traffic.writes), ("/ro", traffic.reads)):
@@ -186,18 +150,9 @@ def checks(member: Member, options: Options, traffic: Traffic) -> dict[str, Seed
 
 def files(
     members: Sequence[Member], engine: Engine, options: Options, traffic: Traffic
-) -> dict[str, SeedFile]:
+) -> Mapping[str, SeedFile]:
     """What a proxy in front of ``members`` boots with."""
-    behind = servers(members)
-    if options.proxy == "haproxy":
-        text = engine.config + _haproxy(behind, traffic)
-        return {engine.config_path: SeedFile(text.encode())}
-    lines = [f"rw\t{'round-robin' if traffic.spread else 'first-available'}"]
-    lines += [f"{m.name}\t{m.address}\t{'last' if m.role == 'delayed' else ''}" for m in behind]
-    return {
-        engine.config_path: SeedFile(engine.config.encode()),
-        SERVERS: SeedFile("".join(f"{line}\n" for line in lines).encode()),
-    }
+    return PROXIES[options.proxy].files(servers(members), engine, traffic)
 
 
 def garbd(member: Member, members: Sequence[Member], engine: Engine) -> SeedFile:
@@ -214,8 +169,8 @@ def garbd(member: Member, members: Sequence[Member], engine: Engine) -> SeedFile
 def through(options: Options, traffic: Traffic) -> dict[str, str]:
     """See Blueprint."""
     statement = f"SHOW GLOBAL VARIABLES LIKE '{traffic.variable}'"
-    found = {"sql": statement, "ro": statement}
-    return found | ({"admin": ""} if options.proxy == "haproxy" else {})
+    pages = {page.name: "" for page in PROXIES[options.proxy].pages}
+    return {"sql": statement, "ro": statement, **pages}
 
 
 def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condition, ...]:
@@ -223,6 +178,7 @@ def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condit
 
     Where all of them take writes, none is left to read from.
     """
+    front = PROXIES[options.proxy]
     rw, ro = f"sql.{traffic.variable}", f"ro.{traffic.variable}"
     writes = ("rw", "rw leads to", "a server that takes writes")
     expected = "" if traffic.alike else "OFF"
@@ -232,11 +188,9 @@ def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condit
         found.append(Leads(*reads, key=ro, unlike=rw, least=count - 1))
     elif not (traffic.alike or traffic.spread):
         reads = ("ro", "ro leads to", "a server that is read-only")
-        late = len(options.on) if options.delay and options.proxy == "router" else 0
-        # HAProxy has those that are late as backup, Router only where there are no others.
+        late = len(options.on) if options.delay and not front.counts_delayed else 0
         found.append(Leads(*reads, key=ro, expected="ON", least=count - 1 - late or count - 1))
-    if options.proxy == "haproxy":
-        found.append(Condition("admin", "admin.page", "200"))
+    found += [Condition(page.name, f"{page.name}.page", "200") for page in front.pages]
     return tuple(found)
 
 
@@ -248,57 +202,6 @@ def endpoints(
     if not proxies:
         return found
     front = [Endpoint("rw", proxies), Endpoint("ro", proxies, "ro")]
-    if options.proxy == "haproxy":
-        front.append(Endpoint("admin", proxies, "admin"))
+    pages = PROXIES[options.proxy].pages
+    front += [Endpoint(page.name, proxies, page.name) for page in pages]
     return (*front, *(replace(one, name=_NAMES[one.name]) for one in found if one.nodes))
-
-
-def _haproxy(behind: Sequence[Member], traffic: Traffic) -> str:
-    """The frontends and backends of a proxy in front of these servers."""
-    parts = [
-        _frontend("rw", network.SQL_PORT, ["default_backend rw"]),
-        _backend("rw", traffic, [_server(m, traffic, first=m == behind[0]) for m in behind]),
-    ]
-    if traffic.alike:
-        # A backend to read from for each server that writes may go to: all others, then itself.
-        # What the checks of the backend rw find holds for the servers of these as well.
-        rules = [f"use_backend ro-{m.name} if {{ srv_is_up(rw/{m.name}) }}" for m in behind]
-        parts.append(_frontend("ro", RO_PORT, [*rules, "default_backend rw"]))
-        for writer in behind:
-            tracked = [
-                f"server {m.name} {m.address}:{network.SQL_PORT} track rw/{m.name}"
-                + (" backup" if m == writer else "")
-                for m in behind
-            ]
-            parts.append(_section(f"backend ro-{writer.name}", ["balance leastconn", *tracked]))
-    else:
-        rules = ["use_backend rw if { nbsrv(ro) lt 1 }", "default_backend ro"]
-        parts.append(_frontend("ro", RO_PORT, rules))
-        lines = ["balance leastconn", "option httpchk GET /ro", "http-check expect status 200"]
-        for m in behind:
-            last = " backup" if m.role == "delayed" else ""
-            lines.append(f"server {m.name} {m.address}:{network.SQL_PORT} check{last}")
-        parts.append(_section("backend ro", lines))
-    return "".join(parts)
-
-
-def _backend(name: str, traffic: Traffic, lines: Sequence[str]) -> str:
-    balance = "leastconn" if traffic.spread else "first"
-    head = [f"balance {balance}", "option httpchk GET /rw", "http-check expect status 200"]
-    return _section(f"backend {name}", [*head, *lines])
-
-
-def _server(member: Member, traffic: Traffic, *, first: bool) -> str:
-    line = f"server {member.name} {member.address}:{network.SQL_PORT} check"
-    if not traffic.alike:
-        return line
-    # Writes go to one node: sessions on others end when the first is back.
-    return f"{line} on-marked-up shutdown-backup-sessions" if first else f"{line} backup"
-
-
-def _frontend(name: str, port: int, lines: Sequence[str]) -> str:
-    return _section(f"frontend {name}", [f"bind 0.0.0.0:{port}", *lines])
-
-
-def _section(head: str, lines: Sequence[str]) -> str:
-    return "".join([f"\n{head}\n", *(f"    {line}\n" for line in lines)])

@@ -41,6 +41,9 @@ from lab.blueprints import (
     server,
     switchover,
 )
+from lab.blueprints.dialects import dialect_of
+from lab.blueprints.proxies import Check, Traffic
+from lab.config.enginefile import DialectName, family_of
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
@@ -90,12 +93,17 @@ class _Dialect:
     """A statement that has a replica, which is stopped, follow {address} from where it is."""
     relink: tuple[str, ...]
     """Statements that give a replica, which runs, another {password}."""
+    forget: tuple[str, ...]
+    """Statements that remove a link by the {channel} that is down, which is then made again; empty:
+    it is sufficient to ``relink``."""
     writable: tuple[str, ...]
     """Statements before and after changes of a replica's own accounts."""
     by_role: tuple[str, ...]
     """The same of a server that may be the source: it is as before, and then relinked."""
     relink_if_linked: tuple[str, ...]
     """As ``relink``, if it has a link."""
+    cannot_write: tuple[str, ...]
+    """Statements after which the account of a lab's user cannot write to a read-only server."""
     role: switchover.Role
     waits: tuple[str, str]
     """Variables of a server whose commits wait, and of one whose commits do not."""
@@ -127,6 +135,7 @@ _MARIADB = _Dialect(
         "SET GLOBAL sync_master_info = @lab_sync",
         "START SLAVE '{channel}'",
     ),
+    forget=("STOP SLAVE '{channel}'", "RESET SLAVE '{channel}' ALL"),
     writable=("DO 1", "DO 1"),
     by_role=("DO 1", "DO 1"),
     relink_if_linked=(
@@ -145,6 +154,7 @@ _MARIADB = _Dialect(
         "EXECUTE IMMEDIATE IF(@lab_linked, 'START SLAVE', 'DO 1')",
         "SET @lab_linked = NULL",
     ),
+    cannot_write=("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'",),
     role=switchover.Role(
         lead=("read_only=OFF",),
         follow=("read_only=ON",),
@@ -189,6 +199,7 @@ _MYSQL = _Dialect(
         "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}' FOR CHANNEL '{channel}'",
         "START REPLICA IO_THREAD FOR CHANNEL '{channel}'",
     ),
+    forget=(),
     writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
     by_role=(
         f"SET @lab_read_only = COALESCE(@lab_read_only, @@GLOBAL.super_read_only OR {_LINKED})",
@@ -209,6 +220,7 @@ _MYSQL = _Dialect(
             "EXECUTE lab",
         )
     ),
+    cannot_write=(),
     role=switchover.Role(
         lead=("super_read_only=OFF", "read_only=OFF"),
         follow=("super_read_only=ON",),
@@ -219,6 +231,7 @@ _MYSQL = _Dialect(
     ),
     waits=("rpl_semi_sync_source_wait_no_replica=ON", "rpl_semi_sync_source_wait_no_replica=OFF"),
 )
+_DIALECTS: Mapping[DialectName, _Dialect] = {"mariadb": _MARIADB, "mysql": _MYSQL}
 
 _READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
 POSITION = (
@@ -255,13 +268,13 @@ _SEMI_SYNC = (
     " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
 )
 _ROLES = ("source", "replica", "delayed")
-_TRAFFIC = proxy.Traffic(
-    writes=(proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
+_TRAFFIC = Traffic(
+    writes=(Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
     reads=(
-        proxy.Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
+        Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
         # Both engines have these two columns, of the threads, next to each other. Where the source
         # is lost there are still data to read.
-        proxy.Check("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
+        Check("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
     ),
 )
 _FOLLOWS = (
@@ -347,7 +360,7 @@ class Replication(server.Defaults):
         text += binary_log(member, engine, profile)
         dialect, several = _dialect(engine), self.options.topology in ("ring", "fan-in")
         text += dialect.options
-        if several and server.is_mariadb(engine):
+        if several and dialect_of(engine).gtid_domains:
             text += f"gtid_domain_id = {member.index}\n"
         if self.options.topology == "ring":
             text += f"auto_increment_increment = {len(members)}\n"
@@ -644,7 +657,7 @@ def _role(topology: Topology, number: int, nodes: int) -> str:
 
 
 def _dialect(engine: Engine) -> _Dialect:
-    return _MARIADB if server.is_mariadb(engine) else _MYSQL
+    return _DIALECTS[family_of(engine.name).dialect]
 
 
 def binary_log(member: Member, engine: Engine, profile: EngineProfile) -> str:
@@ -671,8 +684,7 @@ def account(engine: Engine, password: str) -> list[str]:
 def read_only(engine: Engine) -> list[str]:
     """The statements after which the account of a lab's user cannot write to replicas."""
     # Else replicas would differ from their source.
-    mariadb = server.is_mariadb(engine)
-    return ["REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'"] if mariadb else []
+    return list(_dialect(engine).cannot_write)
 
 
 def unlogged(statements: Sequence[str]) -> list[str]:
@@ -739,8 +751,8 @@ def relinks(
         own = [login(engine, situation.password)]
         statements = unlogged(own) if node in writers else of_replica(engine, own)
         for channel, address in followed[node].items():
-            if server.is_mariadb(engine):
-                statements += [f"STOP SLAVE '{channel}'", f"RESET SLAVE '{channel}' ALL"]
+            if forgotten := _dialect(engine).forget:
+                statements += [one.format(channel=channel) for one in forgotten]
                 statements += link(engine, address, password, channel, delays.get(node, 0))
             else:
                 statements += relink(engine, situation.password, channel)

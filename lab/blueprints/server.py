@@ -18,10 +18,12 @@ from lab.blueprints import (
     Situation,
     proxy,
 )
+from lab.blueprints.dialects import dialect_of
+from lab.config.enginefile import family_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.options import NONE, Options
-from lab.passwords import CACHING_SHA2, caching_sha2, native, plugin_of
+from lab.passwords import CACHING_SHA2, caching_sha2, native
 from lab.units import MIB
 from lab.wait import Deadline, attempts
 
@@ -148,7 +150,7 @@ class Defaults:
 
     def renew(self, engine: Engine) -> str:
         """See Blueprint."""
-        return "FLUSH LOCAL SSL" if is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
+        return dialect_of(engine).renew
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint; the guest's shutdown stops the server cleanly."""
@@ -231,23 +233,15 @@ def _databases(scope: str) -> str:
 
 def identified(engine: Engine, password: str) -> str:
     """What follows an account's name in a statement that sets its password, by its hash."""
-    if plugin_of(engine.name) == CACHING_SHA2:
+    if family_of(engine.name).authentication == CACHING_SHA2:
         return _kept(engine, "", caching_sha2(password))
     return _kept(engine, native(password), "")
 
 
 def _kept(engine: Engine, native_hash: str, caching_sha2_hash: str) -> str:
-    if plugin_of(engine.name) == CACHING_SHA2:
+    if family_of(engine.name).authentication == CACHING_SHA2:
         return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2_hash.encode().hex()}"
-    how = (
-        "VIA mysql_native_password USING" if is_mariadb(engine) else "WITH mysql_native_password AS"
-    )
-    return f"IDENTIFIED {how} '{native_hash}'"
-
-
-def renew(engine: Engine) -> str:
-    """See Blueprint."""
-    return "FLUSH LOCAL SSL" if is_mariadb(engine) else "ALTER INSTANCE RELOAD TLS"
+    return dialect_of(engine).by_native_hash.format(hash=native_hash)
 
 
 def first_statements(
@@ -298,7 +292,7 @@ def identify(
     ``domain``: what its GTID domain is more than ``identity``.
     Raises NotReady or CommandFailed.
     """
-    own = identity + domain if is_mariadb(engine) else 0
+    own = identity + domain if dialect_of(engine).gtid_domains else 0
     program = ("/usr/lib/lab/identity", engine.config_path, str(identity + member.index))
     cluster.run(
         member, [*program, str(own), *history], stdin=view.encode(), timeout=_IDENTIFY_SECONDS
@@ -336,7 +330,7 @@ def restarts(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy
 def client(engine: Engine) -> tuple[str, ...]:
     """The program that executes the statements on its standard input, in the guest, as root."""
     return (
-        "mariadb" if is_mariadb(engine) else "mysql",
+        family_of(engine.name).client,
         "--no-defaults",
         "--user=root",
         "--socket=/run/mysqld/mysqld.sock",
@@ -344,8 +338,3 @@ def client(engine: Engine) -> tuple[str, ...]:
         "--binary-mode",
         "--default-character-set=utf8mb4",
     )
-
-
-def is_mariadb(engine: Engine) -> bool:
-    """Whether it speaks MariaDB's dialect, and not MySQL's."""
-    return engine.name == "mariadb"

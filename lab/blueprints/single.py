@@ -14,6 +14,7 @@ from lab.blueprints import (
     NodePlan,
     server,
 )
+from lab.blueprints.dialects import dialect_of
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
@@ -51,9 +52,7 @@ class Single(server.Defaults):
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
         text = server.options(member, server.alone(engine), memory, profile)
-        if not server.is_mariadb(engine):  # which has none unless it is asked to
-            text += "\n[mysqld]\nskip_log_bin\n"
-        return {engine.config_path: SeedFile(text.encode())}
+        return {engine.config_path: SeedFile((text + dialect_of(engine).unlogged).encode())}
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
         """See Blueprint."""

@@ -137,9 +137,9 @@ def topologies(incomplete: str) -> list[str]:
 
 def proxies(incomplete: str) -> list[str]:
     """The proxies that a node can run."""
-    from lab.options import PROXIES
+    from lab.options import PROXY_NAMES
 
-    return [name for name in PROXIES if name.startswith(incomplete)]
+    return [name for name in PROXY_NAMES if name.startswith(incomplete)]
 
 
 def identities(incomplete: str) -> list[str]:

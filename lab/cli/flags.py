@@ -17,7 +17,7 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
-from lab.options import PROXIES, TOPOLOGIES
+from lab.options import PROXY_NAMES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
 
@@ -167,7 +167,7 @@ Proxy = Annotated[
         metavar="PROXY",
         show_default=False,
         autocompletion=complete.proxies,
-        help=f"A further node runs a proxy: {', '.join(PROXIES)}; default {PROXIES[0]}.",
+        help=f"A further node runs a proxy: {', '.join(PROXY_NAMES)}; default {PROXY_NAMES[0]}.",
     ),
 ]
 Arbiter = Annotated[

@@ -1,4 +1,4 @@
-"""The engines that requests name, and the recipes of their images: ``images/engines.toml``.
+"""The engines that requests name, and all that differs between them: ``images/engines.toml``.
 
 An engine has one or more families, kinds of servers such as Percona Server and Percona XtraDB
 Cluster. A blueprint names the families that it runs on; each series of a family is a recipe.
@@ -7,10 +7,10 @@ Cluster. A blueprint names the families that it runs on; each series of a family
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
@@ -22,6 +22,7 @@ FILE = Path(__file__).parents[1] / "recipes" / "engines.toml"
 
 _WORD = matching("a word of small letters, digits and hyphens", r"[a-z][a-z0-9-]*")
 _SERIES = matching("a series such as 8.4", r"[0-9]+(\.[0-9]+)*")
+_OPTION = matching("an option such as ssl-mode=REQUIRED", r"[a-z][a-z-]*(=[A-Za-z_]+)?")
 _RECIPE = matching("a recipe such as mariadb-10.11", r"[a-z][a-z0-9.-]*")
 
 
@@ -29,6 +30,12 @@ def _by_series(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not value:
         raise WrongType
     return tuple((_SERIES.parse(series), _RECIPE.parse(recipe)) for series, recipe in value.items())
+
+
+DialectName = Literal["mariadb", "mysql"]
+"""Whose SQL a server understands; the family of that name is the one that others follow."""
+_LIKE: DialectName = "mysql"
+Authentication = Literal["mysql_native_password", "caching_sha2_password"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,20 @@ class Family:
     """Its name in lists."""
     series: Annotated[tuple[tuple[str, str], ...], Key("a table of recipes by series", _by_series)]
     """Each series and its recipe, the default first."""
+    dialect: DialectName
+    """Whose SQL and options it has."""
+    authentication: Authentication
+    """The plugin of the accounts that labs have."""
+    client: Annotated[str, _WORD]
+    """Its client program."""
+    tls_option: Annotated[str, _OPTION]
+    """The option, without its hyphens, with which the client program verifies the server."""
+    jdbc_tls: str
+    """The parameters with which Connector/J does; ``{ca}``: the path of the certificate."""
+    loads_datasets: bool = False
+    """Whether datasets can be made on it."""
+    recorded: Annotated[str, _WORD] = ""
+    """The engine in its recipes and in records; empty: the family's name."""
     runs: Annotated[str, _WORD] = ""
     """The family in whose place it runs, too; empty: none."""
 
@@ -71,6 +92,32 @@ def families(file: Path = FILE) -> tuple[Family, ...]:
                 hint="a family has the name of that recipe",
             )
     return tuple(found)
+
+
+@cache
+def family_of(engine: str) -> Family:
+    """The family of the ``engine`` of a record, an image or a recipe, or the one of that name.
+
+    One that the file does not have, such as of another version of lab, counts as one like MySQL
+    with the older passwords.
+    """
+    for family in families():
+        if engine in (family.recorded or family.name, family.name):
+            return family
+    return replace(
+        family_of(_LIKE), engine=engine, name=engine, title=engine, series=(),
+        authentication="mysql_native_password", loads_datasets=False,
+    )  # fmt: skip
+
+
+def clients() -> dict[str, str]:
+    """The client programs of all families, each with its option that verifies a server."""
+    return {family.client: family.tls_option for family in families()}
+
+
+def dataset_families() -> list[str]:
+    """The names of the families that datasets can be made on, the default first."""
+    return [family.name for family in families() if family.loads_datasets]
 
 
 def engines() -> tuple[str, ...]:

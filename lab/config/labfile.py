@@ -20,7 +20,7 @@ from typing import Any, TypedDict, cast
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.keys import Keys, keys, parse
-from lab.options import OptionFile, Options, Proxy, Topology
+from lab.options import OptionFile, Options, ProxyName, Topology
 from lab.schedule import Schedule
 from lab.spec import LabSpec, NodeSize
 from lab.users import User
@@ -53,7 +53,7 @@ class LabValues(TypedDict, total=False):
     delay: float
     on: tuple[str, ...]
     multi_primary: bool
-    proxy: Proxy
+    proxy: ProxyName
     arbiter: bool
     replicas: int
     set: tuple[str, ...]

@@ -20,11 +20,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.config.enginefile import DialectName, family_of
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
-
-Family = Literal["", "mariadb", "mysql"]
-"""Whose SQL it is; empty: unknown. Percona's servers are of MySQL's."""
 
 HEAD = 64 << 10
 """Bytes at a dump's start in which its header is, and of a statement in which signs are sought."""
@@ -38,7 +36,8 @@ class Found:
 
     program: str = ""
     """``mariadb-dump``, ``mysqldump``; empty: unknown."""
-    family: Family = ""
+    dialect: DialectName | Literal[""] = ""
+    """Whose SQL it is; empty: unknown. Percona's servers are of MySQL's."""
     version: str = ""
     """Of the server that it was dumped from, else of the program: ``10.11.6-MariaDB``."""
     databases: tuple[str, ...] = ()
@@ -74,13 +73,13 @@ def header(head: bytes) -> Found:
     head = head[:HEAD]
     program, server = _PROGRAM.search(head), _SERVER.search(head)
     written = (server[1] if server else program[2] if program else b"").decode(errors="replace")
-    family: Family = ""
+    dialect: DialectName | Literal[""] = ""
     if program or server:
         is_mariadb = b"mariadb" in (server[1] if server else program[1] if program else b"").lower()
-        family = "mariadb" if is_mariadb else "mysql"
+        dialect = "mariadb" if is_mariadb else "mysql"
     return Found(
         program={b"MariaDB": "mariadb-dump", b"MySQL": "mysqldump"}[program[1]] if program else "",
-        family=family,
+        dialect=dialect,
         version=written,
         named=_named(head),
     )
@@ -194,7 +193,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
     found = header(bytes(head))
     return Found(
         program=found.program,
-        family=found.family,
+        dialect=found.dialect,
         version=found.version,
         databases=tuple(databases),
         named=found.named,
@@ -239,6 +238,12 @@ class _Sign:
     what: str
     hint: str
     effect: str = ""
+
+    def since(self, dialect: DialectName) -> tuple[int, ...] | None:
+        """The first version of that dialect's servers that understands it."""
+        versions: dict[DialectName, tuple[int, ...] | None]
+        versions = {"mariadb": self.mariadb, "mysql": self.mysql}
+        return versions[dialect]
 
 
 _ANY = (0,)
@@ -333,13 +338,13 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     ``engine``: of an image, such as ``mariadb`` or ``percona-xtradb-cluster``; ``version``:
     the server's, such as ``10.11.6``.
     """
-    target: Family = "mariadb" if "mariadb" in engine.lower() else "mysql"
+    target = family_of(engine).dialect
     ours, theirs = numbers(version), numbers(found.version)
-    named = f"{_FAMILIES[target]} {short(version)}".strip()
+    named = f"{_title(target)} {short(version)}".strip()
     reasons = []
     for key in sorted(found.signs):
         sign = SIGNS[key]
-        since = sign.mariadb if target == "mariadb" else sign.mysql
+        since = sign.since(target)
         if since is None or (ours and ours < since):
             effect = f": in {named} they {sign.effect}" if sign.effect else ""
             what = f"the dump has {sign.what}{effect or f', which {named} does not know'}"
@@ -354,18 +359,18 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
                 " stored functions",
             )
         )
-    if found.family and found.family != target:
+    if found.dialect and found.dialect != target:
         reasons.append(
             Misfit(
-                f"the dump is of {_FAMILIES[found.family]} {short(found.version)},"
+                f"the dump is of {_title(found.dialect)} {short(found.version)},"
                 f" the server is {named}",
                 "accounts, and SQL in views, routines and triggers may differ",
             )
         )
-    elif found.family and ours and theirs[:2] > ours[:2]:
+    elif found.dialect and ours and theirs[:2] > ours[:2]:
         reasons.append(
             Misfit(
-                f"the dump is of {_FAMILIES[found.family]} {short(found.version)},"
+                f"the dump is of {_title(found.dialect)} {short(found.version)},"
                 f" which is newer than the server, {named}",
                 "choose an image of that version, or a later one",
             )
@@ -373,7 +378,8 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     return tuple(sorted(reasons, key=lambda one: not one.fatal))
 
 
-_FAMILIES: dict[Family, str] = {"": "an unknown server", "mariadb": "MariaDB", "mysql": "MySQL"}
+def _title(dialect: DialectName) -> str:
+    return family_of(dialect).title
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lab.config.enginefile import clients
 from lab.errors import CommandFailed, NotReady, StatementRefused
 from lab.fake import load as guest_load
 from lab.fake.inside import READ_LOCK, Inside
@@ -70,7 +71,7 @@ class FakeChannel:
             return _SAID[argv[0]]
         if argv[0] == "/usr/lib/lab/sql" or list(argv) == ["/usr/lib/lab/source", "follow"]:
             return self._statements(argv, stdin.decode().splitlines()).encode()
-        if argv[0] in ("mariadb", "mysql"):
+        if argv[0] in clients():
             return self._statements(argv, map(str.strip, stdin.decode().split(";"))).encode()
         return self._program(argv, stdin).encode()
 

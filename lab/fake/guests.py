@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lab.blueprints.proxy import ADMIN_PORT, RO_PORT
+from lab.blueprints.proxies import RO_PORT
+from lab.blueprints.proxy import PROXIES
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
 from lab.fake.inside import own_address, proxies, sql_port
 from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
@@ -61,7 +62,8 @@ class Record:
         """What listens at the guest's own ``port``, empty for nothing."""
         if port == sql_port(self.disks):
             return "sql"
-        found = {RO_PORT: "ro", ADMIN_PORT: "admin"}.get(port, "")
+        pages = {page.port: page.name for one in PROXIES.values() for page in one.pages}
+        found = ({RO_PORT: "ro"} | pages).get(port, "")
         return found if found and proxies(self.disks) else ""
 
     @property

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from lab.blueprints.proxies.router import SERVERS
+from lab.blueprints.proxy import PROXIES
 from lab.errors import StatementRefused
 from lab.guest import network, seed
 from lab.hypervisor import Disk
@@ -167,12 +169,12 @@ def members(disks: Sequence[Disk]) -> int:
 
 def proxies(disks: Sequence[Disk]) -> bool:
     """Whether a guest's seed makes it a proxy."""
-    return bool(_seeded(disks, "/etc/lab/proxy") or _seeded(disks, "/etc/haproxy/haproxy.cfg"))
+    return any(_seeded(disks, one.seed) for one in PROXIES.values())
 
 
 def last(disks: Sequence[Disk]) -> list[str]:
     """The servers that a guest's MySQL Router reads from only where no other can be."""
-    lines = _seeded(disks, "/etc/lab/proxy")
+    lines = _seeded(disks, SERVERS)
     return [line.split("\t")[0] for line in lines if line.endswith("\tlast")]
 
 

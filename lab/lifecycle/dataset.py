@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab import texts
-from lab.blueprints import blueprint
+from lab.blueprints import Blueprint, blueprint
+from lab.config.enginefile import dataset_families, family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
 from lab.datasets.live import Selection, require_server
@@ -49,7 +50,6 @@ from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 
 _ALL = Selection()
-_ENGINE = "mariadb"
 
 
 def create(
@@ -283,12 +283,22 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
+def default_engine(plan: Blueprint) -> str:
+    """The engine of datasets for a blueprint where none is named; raises InvalidSpec."""
+    found = next((name for name in dataset_families() if name in plan.engines), None)
+    if found is None:
+        raise InvalidSpec(f"the blueprint {plan.name} has no engine that loads datasets")
+    return found
+
+
 def check_engine(plan: str, engine: str) -> None:
     """Raise InvalidSpec unless datasets for the blueprint ``plan`` can have the ``engine``."""
     recipe = load_recipe(required(blueprint(plan), engine))
-    if recipe.engine != _ENGINE:
+    if not family_of(recipe.engine).loads_datasets:
+        loading = " or ".join(dataset_families())
         raise InvalidSpec(
-            f"{engine} loads no datasets", hint="a dataset's engine is mariadb, or a series of it"
+            f"{engine} loads no datasets",
+            hint=f"a dataset's engine is {loading}, or a series of it",
         )
 
 
@@ -303,8 +313,9 @@ def _check_lab(
             f"{record.engine_version}",
             hint="leave out the engine",
         )
-    if record.engine != _ENGINE:
-        raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is mariadb")
+    if not family_of(record.engine).loads_datasets:
+        loading = " or ".join(dataset_families())
+        raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is {loading}")
     if files or changed:
         raise InvalidSpec(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
@@ -342,7 +353,7 @@ def _make(
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
         source = DumpFile(upload, source.packing, str(source))
     plan = blueprint(made.blueprint)
-    spec = LabSpec(made.blueprint, engine=made.engine or _ENGINE)
+    spec = LabSpec(made.blueprint, engine=made.engine or default_engine(plan))
     recipe = load_recipe(choose(ctx, plan, spec).recipe)
     profile = ctx.settings.profile_of("")
     version = _next(ctx, name)

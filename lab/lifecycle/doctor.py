@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab import host
 from lab.blueprints import blueprint
+from lab.config.enginefile import clients
 from lab.config.settings import Settings
 from lab.errors import LabError
 from lab.guest import nocloud
@@ -173,7 +174,7 @@ def _builds() -> Finding:
 
 
 def _client() -> Iterator[Finding]:
-    found = shutil.which("mariadb") or shutil.which("mysql")
+    found = next(filter(None, map(shutil.which, clients())), None)
     if found:
         yield Finding("sql client", "ok", found)
     else:
@@ -223,7 +224,8 @@ def _guests(settings: Settings) -> Iterator[Finding]:
 
 def _engines(settings: Settings) -> Iterator[Finding]:
     """Preferred engines that are not used now, by recorded failures: no repository is queried."""
-    recipe = load("percona-xtradb-cluster")
+    preferred, instead, *_ = blueprint("pxc").engines.items()
+    recipe = load(preferred[0])
     answers = recall(failures.answers(settings.home))
     failed = failures.recent(settings.home)
     for failure in failed.values():
@@ -232,8 +234,8 @@ def _engines(settings: Settings) -> Iterator[Finding]:
     repository = recipe.repository
     known = answers.get(repository.urls[0]) if repository else None
     if known is not None and not known[1] and recipe.name not in failed:
-        instead = f"`lab up pxc` uses {blueprint('pxc').engines['mariadb']}"
-        yield Finding(recipe.name, "note", f"{OUT_OF_REACH}: {instead}")
+        note = f"{OUT_OF_REACH}: `lab up pxc` uses {instead[1]}"
+        yield Finding(recipe.name, "note", note)
 
 
 def of_hypervisor(capabilities: Capabilities) -> Iterator[Finding]:

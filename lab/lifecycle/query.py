@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.blueprints import has_server
+from lab.config.enginefile import clients
 from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import SSL_MODE
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
 from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.inspect import lab, record_of
@@ -25,8 +25,6 @@ from lab.paths import writing
 from lab.run import environment, find
 
 _QUERY_SECONDS = 600.0
-_CHECKS = {"mariadb": "ssl-verify-server-cert", "mysql": f"ssl-mode={SSL_MODE}"}
-"""The option with which each client program verifies the server."""
 
 
 def query(
@@ -150,7 +148,8 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
     It reads no other options, and its character set is not that of the caller's locale: what it
     sends and prints is UTF-8.
     """
-    found = next((path for p in ("mariadb", "mysql") if (path := find(p))), None)
+    known = clients()
+    found = next((path for p in known if (path := find(p))), None)
     if found is None:
         raise NoProgram(
             "no mariadb or mysql client is installed",
@@ -162,7 +161,7 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
         "default-character-set=utf8mb4\n"
         # A server that is asked to LOAD DATA LOCAL may ask for any other file of ours.
         f"local-infile=0\n"
-        f"ssl-ca={account.ca}\n{_CHECKS[Path(found).name]}\n"
+        f"ssl-ca={account.ca}\n{known[Path(found).name]}\n"
     )
     argv = [found, f"--defaults-file={options}"]
     if database:

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from lab.cli.backend.remote_up import LabCreation
 from lab.client import Client
+from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
-from lab.passwords import plugin_of
 from lab.progress import Event
 
 if TYPE_CHECKING:
@@ -465,7 +465,7 @@ class RemoteSession:
                 hint=f"`lab status {name}` shows which have",
             )
         require_state(name, chosen.name, chosen.state, chosen.why)
-        plugin = plugin_of(lab.engine)
+        plugin = family_of(lab.engine).authentication
         account = Account(lab.user, lab.password, chosen.host, str(self.ca()), plugin=plugin)
         return account, chosen.sql_port
 

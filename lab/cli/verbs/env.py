@@ -18,10 +18,10 @@ from lab.cli import flags
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import as_json, as_yaml
+from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.conditions import why_no_writes
 from lab.lifecycle.core.environment import environment
-from lab.lifecycle.core.views import SSL_MODE
 from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -43,16 +43,14 @@ def dotenv(variables: Mapping[str, str]) -> str:
 
 def jdbc(view: LabView, node: NodeView, database: str = "") -> str:
     """The URL for Connector/J of MariaDB, or that of MySQL for other engines."""
-    mariadb = view.engine == "mariadb"
-    options = {"user": view.user}
+    family, options = family_of(view.engine), {"user": view.user}
     if view.password:
         options["password"] = view.password
-    if view.ssl_ca and mariadb:
-        options |= {"sslMode": "verify-full", "serverSslCert": view.ssl_ca}
-    elif view.ssl_ca:  # it reads certificates from a key store, which is for users to make
-        options |= {"sslMode": SSL_MODE}
+    query = _query(options)
+    if view.ssl_ca:  # MySQL's reads certificates from a key store, which is for users to make
+        query += "&" + family.jdbc_tls.format(ca=_value(view.ssl_ca))
     place = f"{node.address}/{quote(database, safe='')}"
-    return f"jdbc:{'mariadb' if mariadb else 'mysql'}://{place}?{_query(options)}"
+    return f"jdbc:{family.dialect}://{place}?{query}"
 
 
 def go(view: LabView, node: NodeView, database: str = "") -> str:
@@ -64,7 +62,7 @@ def go(view: LabView, node: NodeView, database: str = "") -> str:
 
 def sqlalchemy(view: LabView, node: NodeView, database: str = "") -> str:
     """The URL for SQLAlchemy with PyMySQL."""
-    dialect = "mariadb" if view.engine == "mariadb" else "mysql"
+    dialect = family_of(view.engine).dialect
     # Those that its dialects know (dialects/mysql/mysqldb.py); others make PyMySQL forget ssl_ca.
     tls = {"ssl_ca": view.ssl_ca, "ssl_check_hostname": "true"} if view.ssl_ca else {}
     return _url(f"{dialect}+pymysql", view, node, database, tls)
@@ -218,7 +216,11 @@ def _node(view: LabView, name: str) -> NodeView:
 
 
 def _query(options: Mapping[str, str]) -> str:
-    return "&".join(f"{key}={quote(value, safe='/')}" for key, value in options.items())
+    return "&".join(f"{key}={_value(value)}" for key, value in options.items())
+
+
+def _value(text: str) -> str:
+    return quote(text, safe="/")
 
 
 def _dotenv_value(value: str) -> str:

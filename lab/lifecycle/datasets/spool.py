@@ -207,10 +207,10 @@ def _joined(parts: Iterable[Found]) -> Found:
     """What is found in a source of several parts."""
     known = Found()
     for part in parts:
-        first = known if known.family or known.program else part
+        first = known if known.dialect or known.program else part
         known = Found(
             program=first.program,
-            family=first.family,
+            dialect=first.dialect,
             version=first.version,
             databases=tuple(dict.fromkeys(known.databases + part.databases)),
             named=known.named or part.named,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from lab.blueprints import Endpoint, Link, Member
+from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
 from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.observe.account import Account
-from lab.passwords import plugin_of
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 
@@ -28,7 +28,7 @@ def account_of(home: Home, record: LabRecord, *, verify: bool = True) -> Account
     host here. The authority is not made here: nodes have no certificate of a new one.
     """
     host = LOOPBACK if record.address == EVERYWHERE else record.address
-    plugin = plugin_of(record.engine)
+    plugin = family_of(record.engine).authentication
     return Account(record.user, record.password, host, str(home.ca), verify, plugin)
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lab.blueprints import Blueprint, Engine, Member, server, writers_of
+from lab.blueprints.dialects import DIALECTS, dialect_of
+from lab.config.enginefile import family_of
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.cluster import GuestCluster
@@ -14,28 +16,31 @@ from lab.wait import Deadline, attempts
 
 _LOOK_SECONDS = 30.0
 _GIVEN = re.compile(r"^[ \t]*([A-Za-z][\w-]*)[ \t]*=[ \t]*([^\s#]+)", re.MULTILINE)
-_INITIAL = {
-    "lower_case_table_names": (frozenset({"0"}), frozenset({"0", "1", "2"})),
-    "innodb_page_size": (frozenset({"16384", "16k"}),) * 2,
-}
-"""What a server keeps from when its data directory was initialised, in the image: the values that
-MySQL's servers start with, and those of MariaDB."""
 
 
 def check_initial(plan: Blueprint, engines: Mapping[str, Engine], roles: Iterable[str]) -> None:
     """Raise InvalidSpec for options with which no server of an image can start: before a boot."""
-    mariadb = all(map(server.is_mariadb, engines.values()))
+    initial = [dialect_of(engine).initial for engine in engines.values()]
     for role in sorted(set(roles)):
         for name, value in _GIVEN.findall(plan.options.option_file(role)):
             plain = name.lower().replace("-", "_").removeprefix("loose_")
-            if plain in _INITIAL and value.lower() not in _INITIAL[plain][mariadb]:
-                kept = " or ".join(sorted(_INITIAL[plain][mariadb]))
-                other = "" if mariadb or plain == "innodb_page_size" else "; MariaDB can have it"
+            for kept in filter(None, (of_server.get(plain) for of_server in initial)):
+                if value.lower() in kept:
+                    continue
                 raise InvalidSpec(
                     f"{plain} = {value} cannot be set: a server has what its data directory was"
-                    f" initialised with, which is {kept} in lab's images",
-                    hint=f"leave it out{other}",
+                    f" initialised with, which is {' or '.join(sorted(kept))} in lab's images",
+                    hint="; ".join(["leave it out", *_titles(plain, value)]),
                 )
+
+
+def _titles(option: str, value: str) -> list[str]:
+    """Which dialect's servers can have an option that they keep, if any."""
+    return [
+        f"{family_of(name).title} can have it"
+        for name, dialect in DIALECTS.items()
+        if value.lower() in dialect.initial.get(option, ())
+    ]
 
 
 def until_started(

@@ -8,7 +8,7 @@ import pymysql
 import pytest
 
 from lab import users
-from lab.blueprints import server
+from lab.blueprints.dialects import dialect_of
 from tests.unit.blueprints.test_replication import RealCluster, _spec, cluster, engine
 from tests.unit.blueprints.test_switchover import clone
 
@@ -23,7 +23,7 @@ def login(
 ) -> pymysql.Connection[Any]:
     (address,) = (one.address for one in real.members if one.name == node)
     more: dict[str, Any] = {}
-    if tls and not server.is_mariadb(real.engine):
+    if tls and not dialect_of(real.engine).gtid_domains:
         more = {"ssl_verify_cert": False, "ssl": {"fake": True}}
     return pymysql.connect(
         host=address, user=user, password=password, autocommit=True, read_timeout=20, **more

@@ -6,7 +6,7 @@ import http.client
 import secrets
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,17 @@ from typing import Any
 import pymysql
 import pytest
 
-from lab.blueprints import Engine, Member, blueprint_of, planned
-from lab.blueprints.proxy import CHECK_PORT, CHECKS, SERVERS
+from lab.blueprints import Engine, Member, Service, blueprint_of, planned
+from lab.blueprints.proxies import CHECK_PORT, Traffic
+from lab.blueprints.proxies.router import SERVERS
+from lab.blueprints.proxy import CHECKS, PROXIES
 from lab.config.profile import EngineProfile
 from lab.errors import NotReady
 from lab.guest.network import inner_address
+from lab.guest.seed import SeedFile
 from lab.imagebuild.recipe import load
 from lab.observe import page
-from lab.options import Options
+from lab.options import PROXY_NAMES, Options
 from lab.run import run
 from lab.spec import LabSpec
 from lab.units import MIB
@@ -101,6 +104,54 @@ def test_what_the_router_boots_with() -> None:
     spread = files(spec("group", multi_primary=True, proxy="router"), "n4")
     assert spread[SERVERS].startswith("rw\tround-robin\nn1\t")
     assert "[DEFAULT]" in found["/etc/lab/router.cnf"]
+
+
+def test_the_names_of_proxies_are_those_of_the_table() -> None:
+    """Protects a proxy that could be requested, and is not there."""
+    assert ("none", *PROXIES) == PROXY_NAMES
+
+
+@dataclass(frozen=True)
+class Third:
+    """A proxy that is none of ours."""
+
+    recipe: str = "haproxy"
+    seed: str = "/etc/third.cnf"
+    pages: tuple[Service, ...] = (Service("metrics", 6070), Service("admin", 6080))
+    counts_delayed: bool = False
+
+    def files(
+        self, servers: Sequence[Member], engine: Engine, traffic: Traffic
+    ) -> Mapping[str, SeedFile]:
+        text = f"{engine.name} {traffic.variable} {' '.join(one.name for one in servers)}"
+        return {self.seed: SeedFile(text.encode())}
+
+
+@pytest.mark.parametrize("blueprint", ["galera", "replication", "group"])
+def test_a_third_proxy_is_an_object(blueprint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects from a proxy that needs more than its file and its line in the table."""
+    monkeypatch.setitem(PROXIES, "third", Third())
+    wanted = spec(blueprint, proxy="third")
+    found, plan = blueprint_of(wanted), planned(wanted)[-1]
+    assert (plan.name, plan.role, plan.recipe) == ("n4", "proxy", "haproxy")
+    assert [(one.name, one.port) for one in plan.services] == [
+        ("sql", 3306), ("ro", 3307), ("ssh", 22), ("metrics", 6070), ("admin", 6080),
+    ]  # fmt: skip
+    (path, text), *more = files(wanted, "n4").items()
+    assert not more
+    assert (path, text.split()[-3:]) == ("/etc/third.cnf", ["n1", "n2", "n3"])
+    assert CHECKS in files(wanted, "n1")
+    through = found.through("proxy")
+    assert list(through) == ["sql", "ro", "metrics", "admin"]
+    assert through["metrics"] == through["admin"] == ""
+    required = [(one.name, one.variable) for one in found.requirements("proxy", 3)]
+    assert required[-2:] == [("metrics", "metrics.page"), ("admin", "admin.page")]
+    ends = {one.name: (one.nodes, one.service) for one in found.endpoints(members(wanted))}
+    assert ends["rw"] == (("n4",), "sql")
+    assert ends["ro"] == (("n4",), "ro")
+    assert ends["metrics"] == (("n4",), "metrics")
+    assert ends["admin"] == (("n4",), "admin")
+    assert ends["writers"][0][0] == "n1"
 
 
 def test_an_arbiter_is_a_member_of_the_cluster(golden: Callable[[str, str], None]) -> None:

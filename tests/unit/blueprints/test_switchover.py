@@ -12,7 +12,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from lab.blueprints import Member, Promotion, Situation, blueprint_of, server, switchover
+from lab.blueprints import Member, Promotion, Situation, blueprint_of, switchover
+from lab.blueprints.dialects import dialect_of
 from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.spec import LabSpec
 from lab.wait import Deadline, attempts, until
@@ -64,7 +65,7 @@ class Partly:
     def boots(self, node: str) -> None:
         """A node is there again, as its guest boots: it is read-only."""
         self.down.discard(node)
-        variable = "read_only" if server.is_mariadb(self.whole.engine) else "super_read_only"
+        variable = "read_only" if dialect_of(self.whole.engine).gtid_domains else "super_read_only"
         guest_source(self.whole.servers[node], node, ("yield", f"{variable}=ON"))
 
     def standings(self) -> dict[str, str]:
@@ -110,7 +111,7 @@ def login(real: RealCluster, node: str, password: str = PASSWORD) -> pymysql.Con
     """A session of the lab's user, through the network."""
     (address,) = (one.address for one in real.members if one.name == node)
     tls: dict[str, Any] = {}
-    if not server.is_mariadb(real.engine):
+    if not dialect_of(real.engine).gtid_domains:
         tls = {"ssl_verify_cert": False, "ssl": {"fake": True}}
     return pymysql.connect(
         host=address, user="lab", password=password, autocommit=True, read_timeout=20, **tls

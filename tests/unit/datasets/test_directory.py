@@ -166,7 +166,7 @@ def test_what_mariadb_dump_writes_is_loaded_as_it_was(empty: Server, tmp_path: P
     assert after == before
     assert empty.ask("SELECT COUNT(*) FROM crm.log") == [(0,)], "triggers are made after rows"
     assert set(spool.found.databases) == set(DATABASES)
-    assert spool.found.family == "mariadb"
+    assert spool.found.dialect == "mariadb"
     assert "dump/shop/people.txt" in [part.name for part in spool.parts]
 
 

@@ -44,7 +44,7 @@ use other;
 def test_a_dump_of_mariadb() -> None:
     found = survey([MARIADB[:50], MARIADB[50:]])
     assert found == Found(
-        program="mariadb-dump", family="mariadb", version="11.4.2-MariaDB-ubu2404", databases=(),
+        program="mariadb-dump", dialect="mariadb", version="11.4.2-MariaDB-ubu2404", databases=(),
         named="shop", complete=True, tables=1, statements=4, size=len(MARIADB),
         signs=frozenset({"uca1400"}),
     )  # fmt: skip
@@ -53,7 +53,7 @@ def test_a_dump_of_mariadb() -> None:
 
 def test_a_dump_of_mysql_that_is_truncated() -> None:
     found = survey([MYSQL])
-    assert (found.program, found.family, found.version) == ("mysqldump", "mysql", "8.0.36-28")
+    assert (found.program, found.dialect, found.version) == ("mysqldump", "mysql", "8.0.36-28")
     assert found.databases == ("shop", "c`rm", "other")
     assert found.named == ""
     assert found.signs == {"gtid_purged", "utf8mb4_0900", "JSON", "expression index"}
@@ -64,7 +64,7 @@ def test_a_dump_of_mysql_that_is_truncated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "program", "family", "version"),
+    ("line", "program", "dialect", "version"),
     [
         (b"-- MariaDB dump 10.19  Distrib 10.11.6-MariaDB, for debian-linux-gnu (x86_64)",
          "mariadb-dump", "mariadb", "10.11.6-MariaDB"),
@@ -79,9 +79,9 @@ def test_a_dump_of_mysql_that_is_truncated() -> None:
         (b"SELECT '\n -- MySQL dump 10.13  Distrib 8.0.36, '", "", "", ""),
     ],
 )  # fmt: skip
-def test_headers(line: bytes, program: str, family: str, version: str) -> None:
+def test_headers(line: bytes, program: str, dialect: str, version: str) -> None:
     found = header(line + b"\n--\n")
-    assert (found.program, found.family, found.version) == (program, family, version)
+    assert (found.program, found.dialect, found.version) == (program, dialect, version)
     assert found.complete is None
 
 
@@ -131,8 +131,8 @@ def test_a_dump_of_an_unknown_program_is_not_called_truncated() -> None:
     assert truncated(found, "x") is None
 
 
-def of(family: str, version: str, *signs: str) -> Found:
-    return Found(family=family, version=version, signs=frozenset(signs))  # type: ignore[arg-type]
+def of(dialect: str, version: str, *signs: str) -> Found:
+    return Found(dialect=dialect, version=version, signs=frozenset(signs))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_server_is_dumped_and_loaded_as_it_was(live: tuple[Server, int], tmp_p
     before = db.ask(tables)
     spool = of(dsn(port), tmp_path)
     assert set(spool.found.databases) == {"shop", "crm"}, "without those of the server"
-    assert (spool.found.family, spool.found.complete) == ("mariadb", True)
+    assert (spool.found.dialect, spool.found.complete) == ("mariadb", True)
     argv = [str(client("mariadb", "mariadb-client-core")[0]), "--no-defaults", "--skip-ssl"]
     argv += [f"--socket={db.socket}", "-uroot", "--batch", "--binary-mode"]
     db.ask("DROP DATABASE shop", "DROP DATABASE crm")
