@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from lab.errors import HostUnfit
-from lab.state.revision import REVISION
+from lab.state.revision import OLDEST, REVISION
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -25,13 +25,20 @@ def is_current(stored: str | None, where: str) -> bool:
     """True if a database at revision ``stored`` (None: empty) needs no migration.
 
     ``where`` names the database in the message. Raises HostUnfit if it is newer than
-    this program.
+    this program, or older than the first release.
     """
     if stored is not None and stored > REVISION:
         raise HostUnfit(
             f"{where} was written by a newer version of lab"
             f" (schema {stored}, this version knows {REVISION})",
             hint="upgrade lab, or set LAB_HOME to use another state",
+        )
+    if stored is not None and stored < OLDEST:
+        raise HostUnfit(
+            f"{where} was written by a version of lab before the first release"
+            f" (schema {stored}, this version upgrades {OLDEST} and later)",
+            hint="set LAB_HOME to use another state; or move the file away, with its -wal and -shm:"
+            " labs are found again by the tags on their guests",
         )
     return stored == REVISION
 

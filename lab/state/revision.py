@@ -1,6 +1,8 @@
-"""Which schema this program works with; it can be compared without SQLAlchemy."""
+"""Which schemas this program works with; they can be compared without SQLAlchemy."""
 
 from __future__ import annotations
 
 REVISION = "0021"
 """The head of ``migrations/versions``."""
+OLDEST = "0021"
+"""The first of them: homes of before that are not upgraded."""

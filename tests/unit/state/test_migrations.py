@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import (
-    CheckConstraint,
-    Connection,
-    create_engine,
-    inspect,
-    make_url,
-    select,
-    text,
-)  # fmt: skip
+from sqlalchemy import CheckConstraint, Connection, create_engine, inspect, make_url, text
 from sqlalchemy.schema import CreateTable
 
-from lab.state import migrate
-from lab.state.keyed import as_records
-from lab.state.records import NodeRecord, TemplateRecord
-from lab.state.revision import REVISION
-from lab.state.schema import jobs, metadata, nodes, requests, templates
+from lab.errors import HostUnfit
+from lab.paths import Home
+from lab.state import migrate, reading
+from lab.state.revision import OLDEST, REVISION
+from lab.state.schema import metadata
+from lab.state.store import Store
 
 
 @pytest.fixture
@@ -53,58 +47,10 @@ def test_the_constant_is_the_head(migrated: Connection) -> None:
     assert migrate.stored_revision(migrated) == REVISION
 
 
-def test_nodes_get_what_their_lab_has(tmp_path: Path) -> None:
-    """Protects labs of the previous version: their nodes start with the size that they had."""
-    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
-    with engine.begin() as connection:
-        migrate.upgrade(connection, "0010")
-        connection.execute(
-            text(
-                "INSERT INTO labs (name, blueprint, engine, engine_version, image, node_count,"
-                " memory, cpus, disk, state, password, user, owner, segment, created_at, why_cold)"
-                " VALUES ('shop', 'pxc', 'mariadb', '11.8', 'mariadb-1', 1, 402653184, 2, 7,"
-                " 'ready', '', 'lab', 'me', 1, 0, '')"
-            )
-        )
-        connection.execute(
-            text(
-                "INSERT INTO nodes (lab, name, idx, role, guest, sql_port, ssh_port, extra)"
-                " VALUES ('shop', 'n1', 1, 'member', 'lab-shop-n1', 23306, 23307, '{}')"
-            )
-        )
-        migrate.upgrade(connection)
-        (node,) = as_records(connection.execute(select(nodes)), NodeRecord)
-    assert node == NodeRecord(
-        "shop", "n1", 1, "member", "lab-shop-n1", 23306, 23307, {},
-        "mariadb-1", 402653184, 2, 7, {"sql": 3306, "ssh": 22},
-    )  # fmt: skip
-    engine.dispose()
-
-
-def test_nodes_of_templates_get_what_their_template_has(tmp_path: Path) -> None:
-    """Protects templates of the previous version: images that they need are not removed."""
-    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
-    with engine.begin() as connection:
-        migrate.upgrade(connection, "0011")
-        connection.execute(
-            text(
-                "INSERT INTO templates (key, image, blueprint, node_count, memory, cpus, disk,"
-                " fingerprint, state, warm, created_at, used_at, size, form_seconds)"
-                " VALUES ('abc', 'mariadb-1', 'galera', 2, 402653184, 2, 7, 'abc', 'ready', 1,"
-                " 0, 0, 0, 0)"
-            )
-        )
-        migrate.upgrade(connection)
-        (template,) = as_records(connection.execute(select(templates)), TemplateRecord)
-    own = {"image": "mariadb-1", "memory": 402653184, "cpus": 2, "disk": 7}
-    assert template.nodes == {"n1": own, "n2": own}
-    assert template.images == {"mariadb-1"}
-    engine.dispose()
-
-
 def test_numbers_count_up() -> None:
     files = sorted(path.name for path in (migrate.MIGRATIONS / "versions").glob("0*.py"))
-    assert [name[:4] for name in files] == [f"{n:04d}" for n in range(1, len(files) + 1)]
+    first = int(OLDEST)
+    assert [name[:4] for name in files] == [f"{n:04d}" for n in range(first, first + len(files))]
 
 
 def test_an_empty_database_has_no_revision() -> None:
@@ -145,29 +91,71 @@ def test_two_files_alone_are_about_one_database() -> None:
             assert not [text for text in texts if re.search(r"PRAGMA|BEGIN|pg_", text)]
 
 
-def test_requests_of_jobs_move(tmp_path: Path) -> None:
-    """Protects jobs that were accepted before an upgrade; what ended jobs were asked for goes."""
-    engine = create_engine(f"sqlite:///{tmp_path}/state.db")
-    asked = {"blueprint": "pxc", "any_name": True, "options": {"init": "x" * 9, "proxy": "haproxy"}}
+@pytest.fixture
+def before(tmp_path: Path) -> Home:
+    """A home that the last revision before the first release made: with `lab serve` and fakes."""
+    home = Home(tmp_path / "home")
+    home.create()
+    with closing(sqlite3.connect(home.database)) as connection:
+        connection.executescript(Path(__file__).with_name("home-0021.sql").read_text())
+    return home
+
+
+def test_a_home_of_before_the_first_release_works(before: Home) -> None:
+    """Protects labs, images with data, templates, tokens and jobs of those who have one."""
+    with Store(before) as store:
+        labs = {one.lab.name: one for one in store.labs_with_nodes()}
+        assert sorted(labs) == ["plain", "shop", "try", "web"]
+        assert [len(labs[name].nodes) for name in sorted(labs)] == [1, 3, 3, 1]
+        assert labs["try"].lab.parent.startswith("lab:shop@branch.")
+        assert labs["plain"].lab.options == {"set": ["max_connections=50"]}
+        assert labs["web"].lab.project == "web"
+        assert labs["shop"].nodes[0].services == {"sql": 3306, "ssh": 22}
+        templates = {one.key for one in store.templates.all()}
+        assert {one.lab.template for one in labs.values()} <= templates
+        assert {(one.dataset, one.version) for one in store.images.all()} == {("", 0), ("crm", 1)}
+        (token,) = store.tokens.all()
+        assert token.name == "ci"
+        states = {(one.kind, one.lab): one.state for one in store.jobs.latest()}
+        assert states[("create", "later")] == "running"
+        (interrupted,) = store.jobs.open()
+        assert store.jobs.request(interrupted.id)["nodes"] == 3
+        assert store.jobs.by_key(token.id, "one-two-three") is not None
+        assert len(store.audit.latest()) == 3
+        assert {str(one.owner) for one in store.resources.all()} > {"lab:shop", "lab:web"}
+        store.labs.update("shop", protected=True)
+        store.labs.remove("try")
+        assert store.nodes.of("try") == []
+    listed = reading.labs_with_nodes(before.database)
+    assert listed is not None
+    assert [one.lab.name for one in listed if one.lab.protected] == ["shop"]
+
+
+def test_a_new_home_is_as_one_of_before_the_first_release(
+    before: Home, migrated: Connection
+) -> None:
+    """Protects the next migration from homes that differ."""
+    engine = create_engine(f"sqlite:///{before.database}")
     with engine.begin() as connection:
-        migrate.upgrade(connection, "0018")
-        for job, state in (("open", "queued"), ("over", "failed")):
-            connection.execute(
-                text(
-                    "INSERT INTO jobs (id, kind, lab, project, token, state, request, digest,"
-                    " created_at, cancel) VALUES (:job, 'create', '', '', '', :state, :request,"
-                    " '', 0, 0)"
-                ),
-                {"job": job, "state": state, "request": json.dumps(asked)},
-            )
         migrate.upgrade(connection)
-        kept = connection.execute(select(requests)).all()
-        assert [tuple(row) for row in kept] == [("open", asked)]
-        for row in connection.execute(select(jobs.c.id, jobs.c.facts, jobs.c.size)):
-            options = {"proxy": "haproxy"}
-            assert row.facts == {"blueprint": "pxc", "any_name": True, "options": options}
-            assert (row.size > 0) == (row.id == "open")
-        assert "request" not in {
-            column["name"] for column in inspect(connection).get_columns("jobs")
-        }
+        assert migrate.differences(connection) == []
+        old, new = inspect(connection), inspect(migrated)
+        assert sorted(old.get_table_names()) == sorted(new.get_table_names())
+        for table in new.get_table_names():
+            for what in ("columns", "indexes", "foreign_keys", "unique_constraints",
+                         "check_constraints", "pk_constraint"):  # fmt: skip
+                found = [getattr(one, f"get_{what}")(table) for one in (old, new)]
+                assert str(found[0]) == str(found[1]), f"{table}: {what}"
     engine.dispose()
+
+
+def test_a_home_of_an_earlier_revision_is_refused(before: Home) -> None:
+    """Protects its labs: nothing is changed, and the message says what to do."""
+    with closing(sqlite3.connect(before.database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0018'")
+    content = before.database.read_bytes()
+    with Store(before) as store, pytest.raises(HostUnfit, match="before the first release") as not_:
+        store.labs.all()
+    assert "schema 0018" in str(not_.value)
+    assert "found again by the tags" in not_.value.hint
+    assert before.database.read_bytes() == content
