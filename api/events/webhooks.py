@@ -3,11 +3,14 @@
 A message is a workflow of DBOS whose id is derived from its event, so it is sent once however often
 it is requested, and resumed after the service was interrupted. Messages wait in a queue of DBOS,
 and few are sent at the same time: a webhook that is down keeps no more threads than that.
+
+Headers and signature are those of Standard Webhooks 1.0.0, for which receivers have libraries.
 """
 
 from __future__ import annotations
 
-import hashlib
+import base64
+import binascii
 import hmac
 import http.client
 import json
@@ -40,6 +43,8 @@ _POLL = 0.25
 _WAITING = 1000
 """Messages that may wait for these; the oldest are dropped for more."""
 _AT_ONCE = 200
+_PREFIX = b"whsec_"
+_KEY_BYTES = range(24, 65)
 _TIMEOUT = 10.0
 _TRIES = 10
 _FIRST_PAUSE = 1.0
@@ -55,7 +60,7 @@ class NotDelivered(Exception):
 
 @DBOS.workflow(name=_NAME)
 def _deliver(message: dict[str, Any]) -> None:
-    _send(message)
+    _send(DBOS.workflow_id or "", message)
 
 
 @DBOS.step(
@@ -65,9 +70,9 @@ def _deliver(message: dict[str, Any]) -> None:
     interval_seconds=_FIRST_PAUSE,
     backoff_rate=2.0,
 )
-def _send(message: dict[str, Any]) -> None:
+def _send(identity: str, message: dict[str, Any]) -> None:
     if _hook is not None:
-        _hook.send(message)
+        _hook.send(identity, message)
 
 
 class Webhook:
@@ -81,14 +86,14 @@ class Webhook:
         self.added = 0
         """Messages since the queue's length was last looked at."""
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send one message once; raises NotDelivered, also if the answer takes too long."""
+    def send(self, identity: str, message: dict[str, Any]) -> None:
+        """Send a message, which ``identity`` names at each try, once.
+
+        Raises NotDelivered, also if the answer takes too long.
+        """
         body = json.dumps(message, sort_keys=True).encode()
-        headers = {
-            "Content-Type": "application/json",
-            "Lab-Event": str(message["event"]),
-            "Lab-Signature": sign(self._secret, body, int(time.time())),
-        }
+        signed = signature(self._secret, identity, int(time.time()), body)
+        headers = {"Content-Type": "application/json", **signed}
         url = urllib.parse.urlsplit(self._url)
         secure = url.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
@@ -107,10 +112,24 @@ class Webhook:
             raise NotDelivered(f"the webhook answered {status}")
 
 
-def sign(secret: bytes, body: bytes, at: int) -> str:
-    """The signature of a message that is sent ``at`` a time (epoch seconds)."""
-    found = hmac.new(secret, b"%d." % at + body, hashlib.sha256)
-    return f"t={at},v1={found.hexdigest()}"
+def signature(secret: bytes, identity: str, at: int, body: bytes) -> dict[str, str]:
+    """The headers that sign a message which is sent ``at`` a time (epoch seconds)."""
+    name = identity.replace(".", "_")  # parts of what is signed are separated by points
+    digest = hmac.digest(secret, f"{name}.{at}.".encode() + body, "sha256")
+    return {
+        "webhook-id": name,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }
+
+
+def secret_of(text: bytes) -> bytes:
+    """The key in ``whsec_`` and its Base64, with or without padding; raises ValueError."""
+    prefix, kept = text[: len(_PREFIX)], text[len(_PREFIX) :]
+    found = base64.b64decode(kept + b"=" * (-len(kept) % 4), validate=True)
+    if prefix != _PREFIX or len(found) not in _KEY_BYTES:
+        raise ValueError
+    return found
 
 
 def open_webhook(serve: Serve, dropped: Callable[[int], None]) -> None:
@@ -123,14 +142,20 @@ def open_webhook(serve: Serve, dropped: Callable[[int], None]) -> None:
     if not serve.webhook:
         return
     try:
-        secret = without_mark(Path(serve.webhook_secret).read_bytes()).strip()
+        text = without_mark(Path(serve.webhook_secret).read_bytes()).strip()
     except OSError as error:
         raise HostUnfit(
             f"webhook_secret {serve.webhook_secret} cannot be read: {error.strerror}",
             hint="name a file that the service's user can read",
         ) from error
-    if len(secret) < 16:
-        raise HostUnfit("webhook_secret is too short", hint="16 characters at least")
+    try:
+        secret = secret_of(text)
+    except (ValueError, binascii.Error):
+        raise HostUnfit(
+            f"webhook_secret {serve.webhook_secret} has no key of Standard Webhooks in it:"
+            f" whsec_ and the Base64 of {_KEY_BYTES[0]} to {_KEY_BYTES[-1]} bytes",
+            hint='`echo "whsec_$(openssl rand -base64 32)"` prints one; receivers need the same',
+        ) from None
     _hook = Webhook(serve.webhook, secret, dropped)
 
 

@@ -87,7 +87,8 @@ class Serve:
     webhook: _Url = ""
     """A URL that events of labs are sent to."""
     webhook_secret: _File = ""
-    """A file with the secret that events are signed with, of 16 characters at least."""
+    """A file with the secret that events are signed with: ``whsec_`` and the Base64 of 24 bytes at
+    least."""
     warn_before: Seconds = 300.0
     """How long before a lease ends the webhook gets an event."""
     failed_auth: Annotated[int, within(1)] = 20

@@ -75,7 +75,7 @@ def test_a_webhook_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
         def send() -> None:
             try:
-                hook.send({"event": "ready"})
+                hook.send("webhook-1", {"event": "ready"})
             except NotDelivered as error:
                 raised.append(error)
 

@@ -83,7 +83,7 @@ def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ear)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef")
+    secret.write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     url = f"http://127.0.0.1:{server.server_address[1]}/"
     try:
         with site(tmp_path / "home", webhook=url, webhook_secret=str(secret)) as here:

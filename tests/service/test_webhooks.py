@@ -15,9 +15,52 @@ import pytest
 from dbos import DBOS
 
 from lab.api.events import webhooks
+from lab.config.servefile import Serve
+from lab.errors import HostUnfit
 from lab.state.records import JobRecord
 from lab.wait import Deadline, until
 from tests.support.serve_world import site
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_the_signature_is_that_of_standard_webhooks() -> None:
+    """Protects receivers, who verify with its libraries: an example of its tests."""
+    found = webhooks.signature(
+        webhooks.secret_of(SECRET.encode()),
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        1614265330,
+        b'{"test": 2432232314}',
+    )
+    assert found == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+    named = webhooks.signature(b"x" * 24, "webhook-shop-1.5-2.5", 1, b"{}")
+    assert named["webhook-id"] == "webhook-shop-1_5-2_5"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "0123456789abcdef0123456789abcdef",
+        "whsec_",
+        "whsec_c2hvcnQ=",
+        f"whsec_{'A' * 88}",
+        "whsec_not Base64: not Base64: not Base64",
+        "WHSEC_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    ],
+)
+def test_another_secret_is_refused(tmp_path: Path, secret: str) -> None:
+    """Protects receivers from messages that their library refuses."""
+    file = tmp_path / "secret"
+    file.write_text(secret)
+    serve = Serve(webhook="http://127.0.0.1:1/", webhook_secret=str(file))
+    with pytest.raises(HostUnfit, match="has no key of Standard Webhooks") as refused:
+        webhooks.open_webhook(serve, lambda _: None)
+    assert secret == "whsec_" or secret not in str(refused.value)
+    assert "openssl rand -base64 32" in refused.value.hint
 
 
 @pytest.fixture
@@ -28,7 +71,7 @@ def hook() -> Iterator[tuple[str, list[str]]]:
     class Ear(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            heard.append(f"{self.headers['Lab-Event']} {message['lab'] or message['dataset']}")
+            heard.append(f"{message['event']} {message['lab'] or message['dataset']}")
             self.send_response(204)
             self.end_headers()
 
@@ -45,7 +88,7 @@ def test_messages_that_were_sent_are_forgotten(tmp_path: Path, hook: tuple[str, 
     """Protects the disk of a service that runs for years."""
     url, heard = hook
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef\n")
+    secret.write_text(f"{SECRET}\n")
     sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret), "warn_before": 90}
     # A sweep by itself, once the messages are forgotten, would send them again.
     with site(tmp_path / "home", **sending, sweep=3600.0) as here:
@@ -69,7 +112,7 @@ def test_each_branch_has_a_message(tmp_path: Path, hook: tuple[str, list[str]]) 
     """Protects those who wait for labs by messages: a branch is one as well."""
     url, heard = hook
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef\n")
+    secret.write_text(f"{SECRET}\n")
     sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret)}
     with site(tmp_path / "home", **sending) as here:
         here.make("shop")
@@ -84,7 +127,7 @@ def test_refreshes_have_messages(tmp_path: Path, hook: tuple[str, list[str]]) ->
     """Protects operators of datasets: a refresh that failed is not found by chance."""
     url, heard = hook
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef\n")
+    secret.write_text(f"{SECRET}\n")
     sending: dict[str, Any] = {"webhook": url, "webhook_secret": str(secret)}
     with site(tmp_path / "home", **sending) as here:
         here.make("origin")
@@ -103,7 +146,7 @@ def test_a_webhook_that_is_down_keeps_few_threads(
     """Protects the service's threads; the oldest of too many messages are dropped, and counted."""
     monkeypatch.setattr(webhooks, "_WAITING", 100)
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef\n")
+    secret.write_text(f"{SECRET}\n")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
