@@ -58,13 +58,16 @@ def upgrade(connection: Connection, to: str = "head") -> None:
 
 
 def differences(connection: Connection) -> list[Any]:
-    """How the tables in the database differ from ``schema``, as Alembic says it."""
+    """How the tables in the database differ from ``schema``, as Alembic says it.
+
+    Not in what they fill columns with that are not given: all are, of a record.
+    """
     from alembic.autogenerate import compare_metadata
     from alembic.runtime.migration import MigrationContext
 
     from lab.state.schema import metadata
 
-    options = {"compare_type": True, "compare_server_default": True}
+    options = {"compare_type": True}
     return list(compare_metadata(MigrationContext.configure(connection, opts=options), metadata))
 
 

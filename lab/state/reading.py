@@ -11,26 +11,20 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
-from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+from lab.state.records import Kind, LabRecord, LabWithNodes, NodeRecord, kind_of
 from lab.state.revision import REVISION
 
 R = TypeVar("R")
 
 _SECONDS = 10.0
 """Seconds to wait for another process that keeps the file for itself."""
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    "options": json.loads,
-    "extra": json.loads,
-    "services": json.loads,
-    "ports": json.loads,
-    "seen": json.loads,
-    "protected": bool,
-}
-"""The fields that SQLite keeps as another type."""
+_READ: Mapping[Kind, Callable[[Any], Any]] = {"json": json.loads, "flag": bool}
+"""The kinds of fields that SQLite keeps as another type."""
 
 
 def labs_with_nodes(path: Path) -> list[LabWithNodes] | None:
@@ -63,10 +57,11 @@ def together(labs: Iterable[LabRecord], nodes: Iterable[NodeRecord]) -> list[Lab
     return [LabWithNodes(lab, tuple(by_lab[lab.name])) for lab in labs]
 
 
-def _records(connection: sqlite3.Connection, query: str, record: Callable[..., R]) -> list[R]:
+def _records(connection: sqlite3.Connection, query: str, record: type[R]) -> list[R]:
     rows = connection.execute(query)
     names = [column[0] for column in rows.description]
-    read = [(at, _READ[name]) for at, name in enumerate(names) if name in _READ]
+    kinds = {one.name: kind_of(one)[0] for one in fields(cast("Any", record))}
+    read = [(at, _READ[kinds[name]]) for at, name in enumerate(names) if kinds[name] in _READ]
     found = []
     for row in rows:
         values = list(row)

@@ -1,4 +1,4 @@
-"""The rows of the state, as frozen dataclasses.
+"""The rows of the state, as frozen dataclasses. ``schema`` makes a table of each.
 
 Everywhere: times are UTC seconds since the epoch, durations are seconds, sizes are bytes.
 """
@@ -6,8 +6,8 @@ Everywhere: times are UTC seconds since the epoch, durations are seconds, sizes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import Field, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lab import options
 from lab.names import LOOPBACK, Owner
@@ -46,65 +46,86 @@ JobKind = Literal[
     "delete-dataset",
 ]
 Started = Literal["warm", "cold"]
+Large: TypeAlias = int
+"""A number, such as of bytes, that may take more than 32 bits."""
+Kind = Literal["text", "whole", "large", "real", "flag", "json"]
+"""What a field is kept as."""
+_KINDS: Mapping[str, Kind] = {"int": "whole", "Large": "large", "float": "real", "bool": "flag"}
+
+
+def kind_of(field: Field[Any]) -> tuple[Kind, bool]:
+    """What a field of a record is kept as, and whether it may be absent, by its annotation."""
+    plain = str(field.type).removesuffix(" | None")
+    kind = "json" if plain.startswith("Mapping[") else _KINDS.get(plain, "text")
+    return kind, plain != field.type
 
 
 @dataclass(frozen=True)
 class LabRecord:
-    """A lab.
-
-    ``image``, ``template``: the keys of its engine's image and of its template. ``memory``,
-    ``cpus``, ``disk``: the size that was requested for a node. ``user``: the database user that
-    ``password`` is for; ``owner``: the user that created the lab. ``segment``: the number
-    of its private network. ``expires_at`` None: no lease. ``ready_seconds``, ``started``:
-    how its last start went, None before; ``why_cold``: why it was not warm. ``project``, ``job``:
-    of the service, which made it; empty for others. ``protected``: it is not removed without
-    force. ``heartbeat``: seconds of lease that each heartbeat gives it, None without.
-    ``pool``: the warm pool that it waits in for somebody; empty for labs that are somebody's.
-    ``address``: at which its SQL ports are published; ``host``: what is shown in its place.
-    ``idle``: seconds without use after which its lease ends, None if it may be idle.
-    ``active_at``: when it was last seen used, None if nobody has looked yet; ``activity``: what its
-    servers had counted. ``parent``: the capture of another lab that it is a clone of, empty if it
-    is one of its template; ``at``: the label of the snapshot that it last was like, empty if that
-    is what it was when it was made. ``identity``: what the identities of its servers follow from,
-    0 if it has those of what it is a clone of. ``options``: as ``Options.said``.
-    """
+    """A lab."""
 
     name: str
     blueprint: str
     engine: str
     engine_version: str
     image: str
+    """The key of its engine's image."""
     node_count: int
-    memory: int
+    memory: Large
+    """The size that was requested for a node, with ``cpus`` and ``disk``."""
     cpus: int
-    disk: int
+    disk: Large
     state: LabState
     password: str = field(repr=False)
+    """Of ``user``."""
     user: str
+    """The database user."""
     owner: str
+    """The user that created it."""
     created_at: float
     segment: int = 0
+    """The number of its private network."""
     template: str | None = None
+    """The key of its template."""
     expires_at: float | None = None
+    """When its lease ends; None: it has none."""
     ready_seconds: float | None = None
+    """How long its last start took; None before."""
     started: Started | None = None
+    """How its last start went; None before."""
     why_cold: str = ""
+    """Why that was not warm."""
     profile: str = "balanced"
     snapshots: str = ""
+    """The schedule of its snapshots."""
     project: str = ""
+    """Of the service, for whose token it was made; empty for others."""
     job: str = ""
+    """Of the service, which made it; empty for others."""
     protected: bool = False
+    """Whether it is removed by force only."""
     heartbeat: float | None = None
+    """Seconds of lease that each heartbeat gives it; None without."""
     pool: str = ""
+    """The warm pool that it waits in for somebody; empty for labs that are somebody's."""
     address: str = LOOPBACK
+    """At which its SQL ports are published."""
     host: str = LOOPBACK
+    """What is shown in the place of ``address``."""
     idle: float | None = None
+    """Seconds without use after which its lease ends; None: it may be idle."""
     active_at: float | None = None
+    """When it was last seen used; None: nobody has looked yet."""
     activity: str = ""
+    """What its servers had counted then."""
     parent: str = ""
+    """The capture of another lab that it is a clone of; empty: it is one of its template."""
     at: str = ""
-    identity: int = 0
+    """The label of the snapshot that it last was like; empty: as it was when it was made."""
+    identity: Large = 0
+    """What the identities of its servers follow from; 0: from what it is a clone of."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """As ``Options.said``."""
 
     @property
     def plan(self) -> Blueprint:
@@ -121,32 +142,31 @@ class LabRecord:
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """A node of a lab. ``sql_port``, ``ssh_port``: on the host, 0 for none.
-
-    ``ports``: those of its other services, by their names. Where the guest has an address of its
-    own (``guest_address``), all of them are the guest's.
-    ``extra``: what only one blueprint or driver knows about it; no secrets. ``image``: the key of
-    its image; ``memory``, ``cpus``, ``disk``: its size; ``services``: the ports on which it listens
-    for others than its peers, in the guest, by their names. ``role``: that it was made in;
-    ``seen``: the ``role`` and the ``sources`` that it had when it was last asked, where these may
-    change.
-    """
+    """A node of a lab. Where its guest has an address of its own, all ports are the guest's."""
 
     lab: str
     name: str
     idx: int
     role: str
+    """That it was made in."""
     guest: str
     sql_port: int = 0
+    """On the host; 0: none."""
     ssh_port: int = 0
+    """On the host; 0: none."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What only one blueprint or driver knows about it; no secrets."""
     image: str = ""
-    memory: int = NodeSize.memory
+    """The key of its image."""
+    memory: Large = NodeSize.memory
     cpus: int = NodeSize.cpus
-    disk: int = NodeSize.disk
+    disk: Large = NodeSize.disk
     services: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The ports on which it listens for others than its peers, in the guest, by their names."""
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Those of its services besides SQL and SSH on the host, by their names."""
     seen: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The ``role`` and the ``sources`` that it had when it was last asked, where these change."""
 
     @property
     def all_ports(self) -> dict[str, int]:
@@ -203,13 +223,7 @@ class LabWithNodes:
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """An image. ``build_seconds`` and ``size`` are 0 until it is ready.
-
-    ``dataset``: what it is a version of, by name; empty if it has no data. ``version``: counted
-    from 1, 0 if it has none. ``parent``: the key of the image whose disks its own are clones of.
-    ``project``: of the service, whose data it has; empty if they are for all. ``job``: of the
-    service, which made it. ``removing``: no new lab gets it, and it goes with the last lab of it.
-    """
+    """An image."""
 
     key: str
     recipe: str
@@ -219,49 +233,59 @@ class ImageRecord:
     created_at: float
     used_at: float
     build_seconds: float = 0.0
-    size: int = 0
+    """0 until it is ready."""
+    size: Large = 0
+    """0 until it is ready."""
     dataset: str = ""
+    """What it is a version of, by name; empty: it has no data."""
     version: int = 0
+    """Counted from 1; 0: it has none."""
     parent: str = ""
+    """The key of the image whose disks its own are clones of."""
     project: str = ""
+    """Of the service, whose data it has; empty: they are for all."""
     job: str = ""
+    """Of the service, which made it."""
     removing: bool = False
+    """No new lab gets it, and it goes with the last lab of it."""
 
 
 @dataclass(frozen=True)
 class TemplateRecord:
-    """A template.
-
-    ``fingerprint``: of the hypervisor, for the RAM image; ``warm``: it has one that can be
-    restored. ``why``: why it is broken, or why its RAM is no longer restored; else empty.
-    ``form_seconds`` and ``size`` are 0 until it is ready. ``project``: of the service,
-    for whose lab it was made; empty for others. ``image``: the key of its engine's; ``memory``,
-    ``cpus``, ``disk``: the size that was requested for a node. ``nodes``: what each has of its own,
-    by name: the key of its image (``image``), and its size. ``source``: the snapshot of a lab in
-    use that it was captured from, which no request for a freshly formed cluster uses; else empty.
-    ``options``: as ``Options.said``.
-    """
+    """A template."""
 
     key: str
     image: str
+    """The key of its engine's image."""
     blueprint: str
     node_count: int
-    memory: int
+    memory: Large
+    """The size that was requested for a node, with ``cpus`` and ``disk``."""
     cpus: int
-    disk: int
+    disk: Large
     fingerprint: str
+    """Of the hypervisor, for the RAM image."""
     state: TemplateState
     warm: bool
+    """Whether it has RAM that can be restored."""
     created_at: float
     used_at: float
-    size: int = 0
+    size: Large = 0
+    """0 until it is ready."""
     form_seconds: float = 0.0
+    """0 until it is ready."""
     profile: str = "balanced"
     why: str = ""
+    """Why it is broken, or why its RAM is no longer restored; else empty."""
     project: str = ""
+    """Of the service, for whose lab it was made; empty for others."""
     nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    """What each has of its own, by name: the key of its image (``image``), and its size."""
     source: str = ""
+    """The snapshot of a lab in use that it was captured from, which no request for a freshly formed
+    cluster uses; else empty."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """As ``Options.said``."""
 
     @property
     def spec(self) -> LabSpec:
@@ -286,18 +310,17 @@ def _spec(record: LabRecord | TemplateRecord) -> LabSpec:
 
 @dataclass(frozen=True)
 class ResourceRecord:
-    """Something that exists or was about to: written before the thing is made.
-
-    ``ref`` is the thing's name, unique within its ``kind``; ``pid``: who intended it.
-    """
+    """Something that exists or was about to: written before the thing is made."""
 
     id: int
     owner: Owner
     kind: ResourceKind
     ref: str
+    """The thing's name, unique within its ``kind``."""
     state: ResourceState
     created_at: float
     pid: int
+    """Who intended it."""
 
 
 @dataclass(frozen=True)
@@ -315,60 +338,63 @@ class EventRecord:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """Who may use the service. ``hash``: SHA-256 of the secret, in hex.
+    """Who may use the service, and what its project may have when this token asks for more.
 
-    ``scope``: read, use or admin; each includes those before it, admin all projects. ``max_*``:
-    what the project may have when this token asks for more (labs, nodes, bytes of memory and disk,
-    processors, snapshots, templates made for it, seconds of lease); None: no limit.
-    ``last_used_at``: a minute late at most; None: not yet.
+    None in a limit (``max_*``): no limit.
     """
 
     id: str
     name: str
     hash: str = field(repr=False)
+    """SHA-256 of the secret, in hex."""
     scope: Scope
+    """Each includes those before it; ``admin`` has all projects."""
     project: str
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
     max_labs: int | None = None
     max_nodes: int | None = None
-    max_memory: int | None = None
+    max_memory: Large | None = None
     max_ttl: float | None = None
+    """Seconds of lease."""
     max_cpus: int | None = None
     max_snapshots: int | None = None
     max_templates: int | None = None
-    max_disk: int | None = None
+    """Those that were made for it."""
+    max_disk: Large | None = None
     last_used_at: float | None = None
+    """A minute late at most; None: not yet."""
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """Something that the service does.
-
-    ``facts``: of what was asked for, those that others than the job need, without its large texts;
-    ``size``: of the whole request, in bytes, while it is kept. ``lab``: its name, once known.
-    ``about``: what it is about besides or instead of that, such as ``image:KEY``, once known.
-    ``key``, ``digest``: the Idempotency-Key and a hash of the request that came with it.
-    ``error``: a problem (RFC 9457) if it failed. ``cancel``: somebody asked for that.
-    """
+    """Something that the service does."""
 
     id: str
     kind: JobKind
     lab: str
+    """Its name, once known."""
     project: str
     token: str
     state: JobState
     digest: str
+    """A hash of the request that came with ``key``."""
     created_at: float
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    size: int = 0
+    """Of what was asked for, those that others than the job need, without its large texts."""
+    size: Large = 0
+    """Of the whole request, in bytes, while it is kept."""
     key: str | None = None
+    """The Idempotency-Key."""
     started_at: float | None = None
     ended_at: float | None = None
     error: Mapping[str, Any] | None = field(default=None, hash=False)
+    """A problem (RFC 9457) if it failed."""
     cancel: bool = False
+    """Somebody asked for that."""
     about: str = ""
+    """What it is about besides or instead of a lab, such as ``image:KEY``, once known."""
 
 
 @dataclass(frozen=True)

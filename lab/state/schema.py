@@ -1,6 +1,10 @@
-"""The tables. A change here needs a migration; a test compares the two."""
+"""The tables: a column for each field of a record. A change needs a migration; a test compares."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any, get_args
 
 from sqlalchemy import (
     JSON,
@@ -10,6 +14,7 @@ from sqlalchemy import (
     Column,
     Double,
     ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     MetaData,
@@ -17,6 +22,28 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     text,
+)
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
+
+from lab.state.records import (
+    AuditRecord,
+    EventRecord,
+    ImageRecord,
+    ImageState,
+    JobRecord,
+    JobState,
+    Kind,
+    LabRecord,
+    LabState,
+    NodeRecord,
+    ResourceRecord,
+    ResourceState,
+    Scope,
+    TemplateRecord,
+    TemplateState,
+    TokenRecord,
+    kind_of,
 )
 
 metadata = MetaData(
@@ -28,209 +55,70 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+_TYPES: Mapping[Kind, TypeEngine[Any]] = {
+    "text": String(),
+    "whole": Integer(),
+    "large": BigInteger(),
+    "real": Double(),
+    "flag": Boolean(),
+    "json": JSON(none_as_null=True),
+}
 
 
-def _text(name: str) -> Column[str]:
-    return Column(name, String, nullable=False)
+def _table(name: str, record: type, key: str, *more: SchemaItem, **how: Any) -> Table:
+    """The table of a ``record``, whose primary key are the fields named in ``key``."""
+    keys = key.split()
+    columns = [_column(one, primary=one.name in keys) for one in fields(record)]
+    return Table(name, metadata, *columns, *more, **how)
 
 
-def _int(name: str) -> Column[int]:
-    return Column(name, Integer, nullable=False)
+def _column(field: Field[Any], *, primary: bool) -> Column[Any]:
+    kind, nullable = kind_of(field)
+    given = None if primary else _default(field)
+    return Column(
+        field.name, _TYPES[kind], primary_key=primary, nullable=nullable, server_default=given
+    )
 
 
-def _bytes(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=False)
+def _default(field: Field[Any]) -> Any:
+    """What rows of before have in a column that a migration adds."""
+    if field.default_factory is not MISSING:
+        return text("'{}'")
+    if field.default is MISSING or field.default is None:
+        return None
+    plain = isinstance(field.default, (bool, int, float))
+    return text(str(field.default).lower() if plain else f"'{field.default}'")
 
 
-def _seconds(name: str, *, nullable: bool = False) -> Column[float]:
-    return Column(name, Double, nullable=nullable)
+def _one_of(column: str, states: Any) -> CheckConstraint:
+    known = ", ".join(f"'{state}'" for state in get_args(states))
+    return CheckConstraint(f"{column} IN ({known})", column)
 
 
-labs = Table(
-    "labs",
-    metadata,
-    Column("name", String, primary_key=True),
-    _text("blueprint"),
-    _text("engine"),
-    _text("engine_version"),
-    _text("image"),
-    Column("template", String),
-    _int("node_count"),
-    _bytes("memory"),
-    _int("cpus"),
-    _bytes("disk"),
-    _text("state"),
-    _text("password"),
-    _text("user"),
-    _text("owner"),
-    _int("segment"),
-    _seconds("created_at"),
-    _seconds("expires_at", nullable=True),
-    _seconds("ready_seconds", nullable=True),
-    Column("started", String),
-    _text("why_cold"),
-    Column("profile", String, nullable=False, server_default="balanced"),
-    Column("snapshots", String, nullable=False, server_default=text("''")),
-    Column("project", String, nullable=False, server_default=text("''")),
-    Column("job", String, nullable=False, server_default=text("''")),
-    Column("protected", Boolean, nullable=False, server_default=text("false")),
-    Column("heartbeat", Double),
-    Column("pool", String, nullable=False, server_default=text("''")),
-    Column("address", String, nullable=False, server_default="127.0.0.1"),
-    Column("host", String, nullable=False, server_default="127.0.0.1"),
-    Column("idle", Double),
-    Column("active_at", Double),
-    Column("activity", String, nullable=False, server_default=text("''")),
-    Column("parent", String, nullable=False, server_default=text("''")),
-    Column("at", String, nullable=False, server_default=text("''")),
-    Column("identity", BigInteger, nullable=False, server_default=text("0")),
-    Column("options", JSON, nullable=False, server_default=text("'{}'")),
-    CheckConstraint("state IN ('creating', 'ready', 'stopped', 'failed', 'removing')", "state"),
-)
-
-nodes = Table(
+labs = _table("labs", LabRecord, "name", _one_of("state", LabState))
+nodes = _table(
     "nodes",
-    metadata,
-    Column("lab", String, ForeignKey("labs.name", ondelete="CASCADE"), primary_key=True),
-    Column("name", String, primary_key=True),
-    _int("idx"),
-    _text("role"),
-    _text("guest"),
-    _int("sql_port"),
-    _int("ssh_port"),
-    Column("extra", JSON, nullable=False),
-    Column("image", String, nullable=False, server_default=text("''")),
-    Column("memory", BigInteger, nullable=False, server_default=text("0")),
-    Column("cpus", Integer, nullable=False, server_default=text("1")),
-    Column("disk", BigInteger, nullable=False, server_default=text("0")),
-    Column("services", JSON, nullable=False, server_default=text("'{}'")),
-    Column("ports", JSON, nullable=False, server_default=text("'{}'")),
-    Column("seen", JSON, nullable=False, server_default=text("'{}'")),
+    NodeRecord,
+    "lab name",
+    ForeignKeyConstraint(["lab"], ["labs.name"], ondelete="CASCADE"),
 )
-
-images = Table(
-    "images",
-    metadata,
-    Column("key", String, primary_key=True),
-    _text("recipe"),
-    _text("engine"),
-    _text("engine_version"),
-    _text("state"),
-    _seconds("created_at"),
-    _seconds("used_at"),
-    _seconds("build_seconds"),
-    _bytes("size"),
-    Column("dataset", String, nullable=False, server_default=text("''")),
-    Column("version", Integer, nullable=False, server_default=text("0")),
-    Column("parent", String, nullable=False, server_default=text("''")),
-    Column("project", String, nullable=False, server_default=text("''")),
-    Column("job", String, nullable=False, server_default=text("''")),
-    Column("removing", Boolean, nullable=False, server_default=text("false")),
-    CheckConstraint("state IN ('building', 'ready')", "state"),
-)
-
-templates = Table(
-    "templates",
-    metadata,
-    Column("key", String, primary_key=True),
-    _text("image"),
-    _text("blueprint"),
-    _int("node_count"),
-    _bytes("memory"),
-    _int("cpus"),
-    _bytes("disk"),
-    _text("fingerprint"),
-    _text("state"),
-    Column("warm", Boolean, nullable=False),
-    _seconds("created_at"),
-    _seconds("used_at"),
-    _bytes("size"),
-    _seconds("form_seconds"),
-    Column("profile", String, nullable=False, server_default="balanced"),
-    Column("why", String, nullable=False, server_default=text("''")),
-    Column("project", String, nullable=False, server_default=text("''")),
-    Column("nodes", JSON, nullable=False, server_default=text("'{}'")),
-    Column("source", String, nullable=False, server_default=text("''")),
-    Column("options", JSON, nullable=False, server_default=text("'{}'")),
-    CheckConstraint("state IN ('building', 'ready', 'broken')", "state"),
-)
-
-resources = Table(
+images = _table("images", ImageRecord, "key", _one_of("state", ImageState))
+templates = _table("templates", TemplateRecord, "key", _one_of("state", TemplateState))
+resources = _table(
     "resources",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _text("owner"),
-    _text("kind"),
-    _text("ref"),
-    _text("state"),
-    _seconds("created_at"),
-    _int("pid"),
-    CheckConstraint("state IN ('intended', 'made')", "state"),
+    ResourceRecord,
+    "id",
+    _one_of("state", ResourceState),
     UniqueConstraint("kind", "ref"),
     # An id that is given once more would let a late ``made(id)`` hit another's thing.
     sqlite_autoincrement=True,
 )
 Index(None, resources.c.owner)
-
-events = Table(
-    "events",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _seconds("at"),
-    _text("owner"),
-    _text("step"),
-    _text("state"),
-    _text("text"),
-    _seconds("seconds"),
-)
+events = _table("events", EventRecord, "id")
 Index(None, events.c.owner)
 Index(None, events.c.at)
-
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("id", String, primary_key=True),
-    _text("name"),
-    _text("hash"),
-    _text("scope"),
-    _text("project"),
-    _seconds("created_at"),
-    _seconds("expires_at", nullable=True),
-    _seconds("revoked_at", nullable=True),
-    Column("max_labs", Integer),
-    Column("max_nodes", Integer),
-    Column("max_memory", BigInteger),
-    _seconds("max_ttl", nullable=True),
-    Column("max_cpus", Integer),
-    Column("max_snapshots", Integer),
-    Column("max_templates", Integer),
-    Column("max_disk", BigInteger),
-    _seconds("last_used_at", nullable=True),
-    CheckConstraint("scope IN ('read', 'use', 'admin')", "scope"),
-)
-
-jobs = Table(
-    "jobs",
-    metadata,
-    Column("id", String, primary_key=True),
-    _text("kind"),
-    _text("lab"),
-    _text("project"),
-    _text("token"),
-    _text("state"),
-    _text("digest"),
-    Column("key", String),
-    _seconds("created_at"),
-    _seconds("started_at", nullable=True),
-    _seconds("ended_at", nullable=True),
-    Column("error", JSON(none_as_null=True)),
-    Column("cancel", Boolean, nullable=False),
-    Column("about", String, nullable=False, server_default=text("''")),
-    Column("facts", JSON, nullable=False, server_default=text("'{}'")),
-    Column("size", BigInteger, nullable=False, server_default=text("0")),
-    CheckConstraint("state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')", "state"),
-    UniqueConstraint("token", "key"),
-)
+tokens = _table("tokens", TokenRecord, "id", _one_of("scope", Scope))
+jobs = _table("jobs", JobRecord, "id", _one_of("state", JobState), UniqueConstraint("token", "key"))
 Index(None, jobs.c.state)
 Index(None, jobs.c.created_at)
 
@@ -241,18 +129,5 @@ requests = Table(
     Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("request", JSON, nullable=False),
 )
-
-audit = Table(
-    "audit",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    _seconds("at"),
-    _text("token"),
-    _text("project"),
-    _text("action"),
-    _text("target"),
-    _int("status"),
-    _text("request"),
-    _text("address"),
-)
+audit = _table("audit", AuditRecord, "id")
 Index(None, audit.c.at)

@@ -18,7 +18,8 @@ from lab.state.store import Store
 from tests import ROOT
 
 _OTHER: dict[str, Any] = {
-    "str": "a text", "int": 7, "float": 1.5, "bool": True, "float | None": 2.5, "str | None": "one",
+    "str": "a text", "int": 7, "Large": 1 << 40, "float": 1.5, "bool": True, "float | None": 2.5,
+    "str | None": "one",
     "Mapping[str, Any]": {"semi_sync": True, "on": ["n3"]}, "Mapping[str, int]": {"sql": 3306},
     "LabState": "stopped", "Started | None": "warm",
 }  # fmt: skip
