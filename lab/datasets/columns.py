@@ -94,6 +94,35 @@ MariaDB fills a table of information_schema by opening every table, and joined a
 for each row. A derived table, which LIMIT keeps from being merged, is filled once, and has a key.
 """
 
+Pairs = frozenset[frozenset[str]]
+"""Pairs of ``database.table`` that a foreign key connects."""
+
+
+def references(columns: Iterable[Column]) -> Pairs:
+    """The tables that foreign keys connect."""
+    return frozenset(
+        frozenset({one.table_name, ".".join(one.references[:2])})
+        for one in columns
+        if one.references
+    )
+
+
+def connected(tables: Sequence[str], pairs: Pairs) -> list[list[int]]:
+    """Numbers of ``tables``, ``database.table`` each: those that ``pairs`` connect together.
+
+    A change to a table's indexes waits for tables that foreign keys connect to it, or fails.
+    """
+    groups: list[list[int]] = []
+    for number, name in enumerate(tables):
+        joined = [number]
+        for group in list(groups):
+            if any(frozenset({name, tables[one]}) in pairs for one in group):
+                groups.remove(group)
+                joined = group + joined
+        groups.append(joined)
+    return groups
+
+
 _KEYS: Sequence[KeyPart] = ("", "index", "unique", "primary")
 
 

@@ -28,7 +28,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from lab.datasets.columns import BINARIES, INTEGERS, UNICODE, Column, identifier
+from lab.datasets.columns import (
+    BINARIES,
+    INTEGERS,
+    UNICODE,
+    Column,
+    Pairs,
+    connected,
+    identifier,
+    references,
+)
 from lab.datasets.rules import REALISTIC, Rule, Rules
 from lab.distribution import extra
 from lab.errors import InvalidSpec
@@ -96,28 +105,14 @@ class Masking:
     """Kinds whose values have a part of the digest in them, so that they are unique."""
     lengths: Mapping[Column, int]
     """Characters or bytes that a column may have: no more than those that refer to it have."""
-    related: frozenset[frozenset[str]]
-    """Pairs of ``database.table`` that a foreign key connects."""
+    related: Pairs
     locale: str
     values: int
 
     @property
     def groups(self) -> list[list[int]]:
-        """Numbers of ``tables``: those of different groups can be masked at the same time.
-
-        A change to a table's indexes waits for tables that foreign keys connect to it, or fails.
-        """
-        groups: list[list[int]] = []
-        for number, table in enumerate(self.tables):
-            name = table[0][0].table_name
-            joined = [number]
-            for group in list(groups):
-                names = [self.tables[one][0][0].table_name for one in group]
-                if any(frozenset({name, other}) in self.related for other in names):
-                    groups.remove(group)
-                    joined = group + joined
-            groups.append(joined)
-        return groups
+        """Numbers of ``tables``: those of different groups can be masked at the same time."""
+        return connected([table[0][0].table_name for table in self.tables], self.related)
 
     @property
     def indexed(self) -> tuple[Column, ...]:
@@ -384,11 +379,7 @@ def plan(columns: Iterable[Column], rules: Rules) -> Masking:
         tagged=frozenset({"email"})
         | {rule.kind for column, rule in changed if column.is_unique and rule.kind in REALISTIC},
         lengths=lengths,
-        related=frozenset(
-            frozenset({one.table_name, ".".join(one.references[:2])})
-            for one in everything
-            if one.references
-        ),
+        related=references(everything),
         locale=rules.locale,
         values=rules.values,
     )

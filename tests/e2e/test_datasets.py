@@ -140,6 +140,9 @@ INSERT INTO customers VALUES (2, '{PLANTED[1]}', '');
 CREATE TABLE orders (id INT PRIMARY KEY, mail VARCHAR(100), amount INT);
 INSERT INTO orders VALUES (1, '{PLANTED[1]}', 7), (2, '{PLANTED[0]}', 8), (3, '{PLANTED[0]}', 9);
 DELETE FROM orders WHERE id = 3;
+CREATE TABLE people (id INT PRIMARY KEY, mail VARCHAR(200), KEY (mail));
+INSERT INTO people SELECT seq, CONCAT(seq, 'planted@example.org', REPEAT('x', 150))
+  FROM seq_1_to_9000;
 CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20));
 INSERT INTO parts VALUES (1, 'bolt');
 CREATE DEFINER = gone@'10.20.%' VIEW names AS SELECT name FROM parts;
@@ -156,6 +159,9 @@ note = {fixed = "-"}
 id = "keep"
 mail = "email"
 amount = "keep"
+[tables."shop.people"]
+id = "keep"
+mail = "hash"
 """
 
 
@@ -204,6 +210,9 @@ def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path
             "SELECT o.id, c.id FROM shop.orders o JOIN shop.customers c USING (mail) ORDER BY 1"
         )
         assert site.sql(lab, "n1", joined) == [[1, 2], [2, 1]]
+        # Large enough to go as a file of InnoDB.
+        counted = "SELECT COUNT(DISTINCT mail), MAX(LENGTH(mail)) FROM shop.people"
+        assert site.sql(lab, "n1", counted) == [[9000, 64]]
         assert site.sql(lab, "n1", "SELECT name FROM shop.parts") == [["bolt"]]
         assert site.sql(lab, "n1", "SELECT name FROM shop.ours") == [["bolt"]]
         grants = [row[0] for row in site.sql(lab, "n1", "SHOW GRANTS FOR app@'%'")]

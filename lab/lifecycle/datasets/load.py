@@ -68,8 +68,8 @@ _MEMORY = 1024 * MIB
 """Of the loader, in bytes."""
 _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
-_MASK_GROWTH = 3
-"""The same while they are masked, in place and each table in one transaction: with undo logs."""
+_MASK_GROWTH = 4
+"""The same while they are masked, each table in one transaction, with undo logs, and rebuilt."""
 _ROWS_GROWTH = 6
 """What files of rows need of it, at most: 0.1 in a FLOAT has 19 digits. The disk is sparse."""
 _BACKUP_GROWTH = 1.25

@@ -50,6 +50,8 @@ ROWS = "/run/lab-rows/rows"
 """The directory of rows in a file system for another guest."""
 FIRST, LAST = "first.sql", "last.sql"
 """Files of it, which are executed before and after there are rows."""
+_TABLES_AT_ONCE = 100
+"""Tables in one call: the agent's arguments are bounded."""
 _USERS = "table_schema NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')"
 _TABLES = (
     "SELECT table_schema, table_name, engine, table_rows, data_length + index_length"  # noqa: S608
@@ -174,6 +176,20 @@ class Server:
         with_accounts = "yes" if accounts else "no"
         self.run(_LOAD, "dump", f"lab-{disk}", with_accounts, *_plain(databases))
         self._until_ended(lambda _: None)
+
+    def export_tables(self, paths: Sequence[str]) -> None:
+        """Copy tables of InnoDB there, ``database/table`` each; raises Refused, NotReady."""
+        for at in range(0, len(paths), _TABLES_AT_ONCE):
+            self.run(_LOAD, "export", *paths[at : at + _TABLES_AT_ONCE])
+            self._until_ended(lambda _: None)
+
+    def import_tables(self, copied: Callable[[int], None], size: int) -> None:
+        """Have the tables that were copied there, which are defined; raises Refused, NotReady.
+
+        ``copied`` is called with bytes, of about ``size``.
+        """
+        self.run(_LOAD, "import")
+        self._until_ended(copied, size)
 
     def open(self, disk: str) -> None:
         """Have the file system that another guest made on a disk; raises the same."""

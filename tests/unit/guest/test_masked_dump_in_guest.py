@@ -19,6 +19,14 @@ import pytest
 
 from lab.datasets.columns import QUERY, from_rows
 from lab.datasets.rows import reading, rows_of
+from lab.datasets.tablespaces import (
+    OTHER_INDEXES,
+    TABLES,
+    Tablespace,
+    independent,
+    rebuilding,
+    tablespaces,
+)
 from lab.lifecycle.datasets.outside import outside
 from lab.progress import Progress
 from lab.run import run
@@ -123,20 +131,32 @@ mkdir "$1"
 }
 
 
+def moved_by(guest: Guest) -> tuple[Tablespace, ...]:
+    """The tables of its server that go as files."""
+    ask = guest.server.ask
+    tables = [[str(value) for value in row] for row in ask(TABLES)]
+    return tablespaces(tables, ask(OTHER_INDEXES), from_rows(ask(QUERY)))
+
+
 def carried(one: Guest, other: Guest, *databases: str, accounts: str = "no") -> None:
     """Bring databases from one server to the other, as ``lab.lifecycle.datasets.transfer``."""
+    moved = moved_by(one)
+    one.execute([*rebuilding(), *(table.rebuilt() for table in moved)])
     one.background("dump", "lab-masked", accounts, *databases)
 
     def rows(guest: Guest) -> list[Any]:
         columns = from_rows(one.server.ask(QUERY))
-        return list(rows_of(columns, f"{guest.top}/files/rows"))
+        return list(rows_of(columns, f"{guest.top}/files/rows", [t.table_name for t in moved]))
 
     parts = [table.written() for table in rows(one)]
     one.execute([s for part in parts[::2] for s in part], [s for part in parts[1::2] for s in part])
+    if moved:
+        one.background("export", *(table.path for table in moved))
     files = {line.split()[1] for line in one.load("close").splitlines()}
     assert files == {table.file for table in rows(one)}
     other.load("open", "lab-masked")
     other.background("file", "first.sql")
+    other.background("import")
     parts = [table.read() for table in rows(other)]
     other.execute(*([*reading(), *part] for part in parts))
     other.background("file", "last.sql")
@@ -173,7 +193,7 @@ def guests() -> Iterator[tuple[Guest, Guest]]:
                     for name, text in FILE_SYSTEMS.items():
                         (top / "bin" / name).write_text(f"#!/bin/sh -eu\n{text}")
                         (top / "bin" / name).chmod(0o755)
-                    for name in ("load", "sql", "mysql.pl"):
+                    for name in ("load", "sql", "tables", "mysql.pl"):
                         program(name, top, db.socket, *here).chmod(0o755)
                     for where, _ in programs:
                         (top / "bin" / where.name).symlink_to(where)
@@ -203,6 +223,58 @@ def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> Non
     other.server.ask("UPDATE shop.t SET name = 'x' WHERE id = 1")
     assert other.server.ask("SELECT old FROM shop.audit ORDER BY id") == [
         ("masked1 first",), ("masked1;second",)]  # fmt: skip
+
+
+_FILL = "FROM seq_1_to_9000"
+LARGE = (
+    "CREATE DATABASE shop CHARACTER SET utf8mb4",
+    "USE shop",
+    "CREATE TABLE shop.a (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(200), KEY (name))",
+    f"INSERT INTO shop.a (name) SELECT CONCAT('planted', seq, REPEAT('x', 100)) {_FILL}",
+    "CREATE TABLE shop.z (id INT PRIMARY KEY, a INT REFERENCES a (id), t TEXT) ROW_FORMAT=COMPACT",
+    f"INSERT INTO shop.z SELECT seq, seq % 8000 + 1, REPEAT('y', 150) {_FILL}",
+    "ALTER TABLE shop.z ADD late INT DEFAULT 7",
+    "CREATE TABLE shop.words (id INT PRIMARY KEY, w TEXT, FULLTEXT (w))",
+    f"INSERT INTO shop.words SELECT seq, REPEAT('w', 150) {_FILL}",
+    "CREATE TABLE shop.`o-d` (w TEXT)",
+    f"INSERT INTO shop.`o-d` SELECT REPEAT('w', 150) {_FILL}",
+    "CREATE TABLE shop.v (id INT, w TEXT, l INT AS (LENGTH(w)), KEY (l))",
+    f"INSERT INTO shop.v (id, w) SELECT seq, REPEAT('w', 150) {_FILL}",
+    "CREATE TABLE shop.p (id INT PRIMARY KEY, w TEXT) PARTITION BY HASH (id) PARTITIONS 2",
+    f"INSERT INTO shop.p SELECT seq, REPEAT('w', 300) {_FILL}",
+    "CREATE TABLE shop.small (id INT)",
+    "INSERT INTO shop.small VALUES (4)",
+    "DELETE FROM shop.a WHERE id > 8000",
+    "ANALYZE TABLE shop.a, shop.z, shop.words, shop.`o-d`, shop.v, shop.p, shop.small",
+)
+
+
+def test_large_tables_go_as_files(guests: tuple[Guest, Guest]) -> None:
+    """Protects masked data from loss, and from what rows were before, which pages keep."""
+    one, other = guests
+    one.server.ask(*LARGE)
+    moved = moved_by(one)
+    assert [table.path for table in moved] == ["shop/a", "shop/z"]
+    assert independent(moved, from_rows(one.server.ask(QUERY))) == [[0, 1]]
+    one.server.ask("UPDATE shop.a SET name = CONCAT('masked', id)")
+    one.load("triggers", "shop")
+    carried(one, other, "shop")
+    table = other.top / "files.seen"
+    shutil.copytree(f"{(one.top / 'dev/vdb').resolve()}.fs/tables", table)
+    data = (table / "shop/a.ibd").read_bytes()
+    assert b"masked8000" in data
+    assert b"planted" not in data
+    names = ("a", "z", "words", "`o-d`", "v", "p", "small")
+    sums = "CHECKSUM TABLE " + ", ".join(f"shop.{name}" for name in names) + " EXTENDED"
+    assert other.server.ask(sums) == one.server.ask(sums)
+    assert {row[-1] for row in other.server.ask("CHECK TABLE shop.a, shop.z EXTENDED")} == {"OK"}
+    assert other.server.ask("SELECT id FROM shop.a WHERE name = 'masked77'") == [(77,)]
+    following = ("INSERT INTO shop.a (name) VALUES ('next')", "SELECT MAX(id) FROM shop.a")
+    assert other.server.ask(*following) == one.server.ask(*following)
+    with pytest.raises(Exception, match="foreign key constraint fails"):
+        other.server.ask("INSERT INTO shop.z VALUES (9001, 8500, '', 1)")
+    datadir = Path(other.server.ask("SELECT @@datadir")[0][0])
+    assert list(datadir.glob("shop/*.cfg")) == []
 
 
 ACCOUNTS = (
