@@ -24,8 +24,8 @@ from lab.spec import LabSpec
 from lab.wait import Deadline
 from tests.support.lifecycle_world import SIZE, World
 
-WORK = 0.25
-"""Seconds that a server works for each connection."""
+WORK = 0.4
+"""Seconds that a server works for each connection: more than one that is asked once has."""
 PATIENCE = 0.3
 
 
