@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
 
 from lab.exchange.frames import LIMIT
-from lab.exchange.pipes import reading
-from lab.storage import overwrite, sparse
-from lab.storage.stream import StreamReader
+from lab.storage import Content, Extent, overwrite, sparse
 
 GRAIN = overwrite.GRAIN
 """Bytes; what is equal to what is below, or zeros, is left out in whole grains of this size.
@@ -33,8 +31,8 @@ Chunks = Generator[Chunk, None, None]
 _WINDOW = LIMIT
 _ZEROS = bytes(_WINDOW)
 
-Writer = Callable[[BinaryIO], object]
-"""Writes a stream to what it is given, such as ``storage.send`` does."""
+Opened = Callable[[], AbstractContextManager[Content]]
+"""What a volume holds: ``storage.read`` of a snapshot."""
 
 
 def of_file(path: Path) -> Chunks:
@@ -50,31 +48,33 @@ def of_bytes(data: bytes) -> Chunks:
     yield from _differing(_windows([(0, data)]), (), len(data))
 
 
-def of_volume(send: Writer) -> Chunks:
-    """All of a volume that is not zeros; ``send`` writes its plain stream."""
-    with reading(send) as source:
-        stream = StreamReader(source)
-        yield from _differing(_windows(stream.extents()), (), stream.header.size)
+def of_volume(read: Opened) -> Chunks:
+    """All of a volume that is not zeros."""
+    with read() as volume:
+        yield from _differing(_windows(volume.extents), (), volume.size)
 
 
-def of_changes(send_base: Writer, send: Writer) -> Chunks:
-    """All in which a volume differs from its base, zeros too; both in plain streams."""
-    with reading(send_base) as below, reading(send) as above:
-        base, top = StreamReader(below), StreamReader(above)
-        windows = _windows(top.extents()), _windows(base.extents())
-        yield from _differing(*windows, top.header.size)
+def of_changes(read_base: Opened, read: Opened) -> Chunks:
+    """All in which a volume differs from its base, zeros too."""
+    with read_base() as base, read() as top:
+        yield from _differing(_windows(top.extents), _windows(base.extents), top.size)
 
 
-def of_stream(send: Writer) -> Chunks:
-    """The very bytes that ``send`` writes, in order."""
-    with reading(send) as source:
-        offset = 0
-        while piece := source.read(LIMIT):
-            yield offset, piece
-            offset += len(piece)
+def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Chunks:
+    """The very bytes of a stream, in order: all chunks but the last are as long as can be."""
+    with send() as pieces:
+        offset, held = 0, bytearray()
+        for piece in pieces:
+            held += piece
+            while len(held) >= LIMIT:
+                yield offset, bytes(held[:LIMIT])
+                offset += LIMIT
+                del held[:LIMIT]
+        if held:
+            yield offset, bytes(held)
 
 
-def _windows(extents: Iterable[Chunk]) -> Iterator[Chunk]:
+def _windows(extents: Iterable[Extent]) -> Iterator[Chunk]:
     """The same as whole windows, filled up with zeros, each once; of those without data none."""
     at, window = -1, bytearray()
     for offset, data in extents:

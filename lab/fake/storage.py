@@ -14,13 +14,14 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 from lab.config.profile import VolumeProfile
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
 from lab.storage import (
+    EXTENT,
     PLAIN,
+    Content,
     Source,
     Space,
     Tags,
@@ -29,8 +30,8 @@ from lab.storage import (
     clone_lock,
     rules,
     sparse,
+    stream,
 )
-from lab.storage.stream import CHUNK, StreamHeader, StreamReader, write_stream
 
 _STATE = "state.json"
 
@@ -242,37 +243,47 @@ class FakeStorage:
         with self._locked():  # nothing goes while we look at it
             return self._room()
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
-        """See ``Storage.send``."""
-        del plain  # there is no other format
-        self._before("send")
+    @contextlib.contextmanager
+    def read(self, snapshot: VolumeSnapshot) -> Iterator[Content]:
+        """See ``Storage.read``."""
+        self._before("read")
         with self._locked() as entries:
             frozen = self._frozen(entries, snapshot.volume, snapshot.label)
             size = entries[str(snapshot.volume)].size
             file = frozen.open("rb")
         with file:
             parts = list(sparse.extents(file.fileno()))
-            header = StreamHeader(snapshot.label, size, sum(length for _, length in parts))
-            write_stream(to, header, sparse.read(file.fileno(), parts, CHUNK))
+            extents = rules.readable(snapshot, sparse.read(file.fileno(), parts, EXTENT))
+            yield Content(size, sum(length for _, length in parts), extents)
+
+    def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
+        """See ``Storage.write``."""
+        self._before("write")
+        size = rules.check_size(content.size)
+        rules.check_label(label)
+        tags = rules.check_tags(tags)
+        with self._locked() as entries:
+            self._refuse_existing(entries, volume)
+            self._need(content.data)
+        with clone_lock.scratch(self._scratches) as work:
+            flat = work / "flat"
+            sparse.write(flat, size, rules.in_place(volume, size, content.extents))
+            with self._change() as entries:
+                self._refuse_existing(entries, volume)
+                entry = _Entry(self._home, size, tags, self._new_content(flat, size))
+                entry.snapshots[label] = self._new_content(flat, size)
+                entries[str(volume)] = entry
+        return VolumeSnapshot(volume, label, size)
+
+    @contextlib.contextmanager
+    def send(self, snapshot: VolumeSnapshot) -> Iterator[Iterator[bytes]]:
+        """See ``Storage.send``."""
+        with self.read(snapshot) as content:
+            yield stream.sent(snapshot.label, content)
 
     def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
         """See ``Storage.receive``."""
-        self._before("receive")
-        tags = rules.check_tags(tags)
-        stream = StreamReader(source)
-        head = stream.header
-        with self._locked() as entries:
-            self._refuse_existing(entries, volume)
-            self._need(head.data)
-        with clone_lock.scratch(self._scratches) as work:
-            flat = work / "flat"
-            stream.write_to(flat)
-            with self._change() as entries:
-                self._refuse_existing(entries, volume)
-                entry = _Entry(self._home, head.size, tags, self._new_content(flat, head.size))
-                entry.snapshots[head.label] = self._new_content(flat, head.size)
-                entries[str(volume)] = entry
-        return VolumeSnapshot(volume, head.label, head.size)
+        return self.write(volume, *stream.received(source), tags)
 
     def sweep(self) -> list[str]:
         """See ``Storage.sweep``."""

@@ -6,17 +6,19 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lab.errors import InvalidSpec
-from lab.storage.sparse import extents
+from lab.storage import sparse
 from lab.units import MIB
 
 MANIFEST = "manifest.json"
 """The manifest's name, in the directory of the files it describes."""
 
 _BLOCK = 4 * MIB
+_ZEROS = memoryview(bytes(_BLOCK))
 
 
 @dataclass(frozen=True)
@@ -135,58 +137,65 @@ def digest(path: Path) -> str:
     That of a block of zeros is computed once, and holes are not even read: a disk of
     8 GiB with half a GiB in it takes a second.
     """
-    zeros = hashlib.sha256(bytes(_BLOCK)).digest()
-    whole = hashlib.sha256()
-    size = path.stat().st_size
     with path.open("rb") as file:
-        data = _data_blocks(file.fileno())
-        following = next(data, None)
-        for block in range(-(-size // _BLOCK)):
-            length = min(_BLOCK, size - block * _BLOCK)
-            if block == following:
-                file.seek(block * _BLOCK)
-                whole.update(hashlib.sha256(file.read(length)).digest())
-                following = next(data, None)
-            elif length == _BLOCK:
-                whole.update(zeros)
-            else:
-                whole.update(hashlib.sha256(bytes(length)).digest())
-    return whole.hexdigest()
+        parts = list(sparse.extents(file.fileno()))
+        data = sparse.read(file.fileno(), parts, _BLOCK)
+        return digest_extents(path.stat().st_size, data)
+
+
+class ExtentsDigest:
+    """What ``digest`` says of a file of ``size`` bytes, by extents that are ``passed``."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._whole = hashlib.sha256()
+        self._here = 0  # the number of a block, of which ``_filled`` bytes are in ``_block``
+        self._filled = 0
+        self._block = hashlib.sha256()
+
+    def passed(self, extents: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """``extents``, which ascend."""
+        for offset, data in extents:
+            at = offset
+            while at < offset + len(data):
+                while self._here < at // _BLOCK:
+                    self._end_block()
+                self._pad(at % _BLOCK)
+                piece = memoryview(data)[at - offset :][: _BLOCK - self._filled]
+                self._block.update(piece)
+                self._filled += len(piece)
+                at += len(piece)
+            yield offset, data
+
+    def hexdigest(self) -> str:
+        """The digest, once all were passed."""
+        while self._here * _BLOCK < self._size:
+            self._end_block()
+        return self._whole.hexdigest()
+
+    def _end_block(self) -> None:
+        length = min(_BLOCK, self._size - self._here * _BLOCK)
+        if self._filled or length < _BLOCK:
+            self._pad(length)
+            self._whole.update(self._block.digest())
+            self._block, self._filled = hashlib.sha256(), 0
+        else:
+            self._whole.update(_digest_of_zeros())
+        self._here += 1
+
+    def _pad(self, to: int) -> None:
+        self._block.update(_ZEROS[: to - self._filled])
+        self._filled = to
+
+
+@cache
+def _digest_of_zeros() -> bytes:
+    return hashlib.sha256(_ZEROS).digest()
 
 
 def digest_extents(size: int, extents: Iterable[tuple[int, bytes]]) -> str:
     """What ``digest`` says of a file of ``size`` bytes that holds ``extents`` and zeros."""
-    zeros = hashlib.sha256(bytes(_BLOCK)).digest()
-    whole = hashlib.sha256()
-    block, here = bytearray(), 0  # what there is of block number ``here``
-
-    def end_block(length: int) -> None:
-        if block:
-            whole.update(hashlib.sha256(bytes(block).ljust(length, b"\0")).digest())
-            block.clear()
-        else:
-            whole.update(zeros if length == _BLOCK else hashlib.sha256(bytes(length)).digest())
-
-    for offset, data in extents:
-        done = 0
-        while done < len(data):
-            while here < (offset + done) // _BLOCK:
-                end_block(_BLOCK)
-                here += 1
-            begin = offset + done - here * _BLOCK
-            piece = data[done : done + _BLOCK - begin]
-            block.extend(bytes(begin - len(block)) + piece)
-            done += len(piece)
-    while here * _BLOCK < size:
-        end_block(min(_BLOCK, size - here * _BLOCK))
-        here += 1
-    return whole.hexdigest()
-
-
-def _data_blocks(fd: int) -> Iterator[int]:
-    """The numbers of the blocks of ``fd`` that are not all hole, in order, each once."""
-    done = -1
-    for start, length in extents(fd):
-        first = max(start // _BLOCK, done + 1)
-        done = (start + length - 1) // _BLOCK
-        yield from range(first, done + 1)
+    digest = ExtentsDigest(size)
+    for _ in digest.passed(extents):
+        pass
+    return digest.hexdigest()

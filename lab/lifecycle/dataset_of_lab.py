@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from typing import BinaryIO
 
 from lab import host
 from lab.blueprints import Blueprint
 from lab.datasets.source import LabCapture
 from lab.errors import CommandFailed, InvalidSpec, NotReady
-from lab.exchange.pipes import reading
 from lab.hypervisor import MemoryImage, memory_of
-from lab.imagebuild.manifest import digest_extents
+from lab.imagebuild.manifest import ExtentsDigest
 from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
@@ -38,7 +35,6 @@ from lab.lifecycle.rollback import sound
 from lab.names import Owner, VolumeName
 from lab.observe.ask import through_agent
 from lab.storage import VolumeSnapshot
-from lab.storage.stream import Copied, StreamReader
 from lab.wait import Deadline, attempts
 
 _ANSWER_SECONDS = 30.0
@@ -132,16 +128,12 @@ def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
 
 def _copy(ctx: Context, owner: Owner, origin: VolumeSnapshot) -> Disk:
     """A copy and its digest, of which the disk is read once: hashes are most of the work."""
-    volume, made = VolumeName(owner, BASE, origin.volume.volume), list[VolumeSnapshot]()
+    volume = VolumeName(owner, BASE, origin.volume.volume)
     intent = ctx.store.resources.intend_all(owner, [("volume", str(volume))])
     tags = {"owner": str(owner), "node": BASE}
-    with reading(partial(ctx.storage.send, origin, plain=True)) as source:
-
-        def copy(seen: BinaryIO) -> None:
-            made.append(ctx.storage.receive(volume, Copied(source, seen), tags))
-
-        with reading(copy) as seen:
-            stream = StreamReader(seen, verified=False)  # the storage does that
-            digest = digest_extents(stream.header.size, stream.extents())
+    with ctx.storage.read(origin) as content:
+        digest = ExtentsDigest(content.size)
+        hashed = replace(content, extents=digest.passed(content.extents))
+        made = ctx.storage.write(volume, origin.label, hashed, tags)
     ctx.store.resources.made(*intent)
-    return Disk(made[0], digest)
+    return Disk(made, digest.hexdigest())

@@ -6,10 +6,11 @@ fake that behaves like one).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Literal, Protocol
 
 from lab.config.profile import VolumeProfile
 from lab.names import VolumeName
@@ -53,6 +54,27 @@ class Space:
 
     free: int
     total: int
+
+
+EXTENT = 1 << 20
+"""The maximum length of an extent in bytes: so much of a volume is in memory at a time."""
+
+Extent = tuple[int, bytes]
+"""An offset in bytes, and the bytes there, one to ``EXTENT`` of them."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a snapshot holds."""
+
+    size: int
+    """Bytes, as a guest sees the volume."""
+
+    data: int
+    """About how many bytes a copy takes on disk; to check for space before it is written."""
+
+    extents: Iterator[Extent]
+    """Ascending; what no extent covers is zeros."""
 
 
 class Source(Protocol):
@@ -179,14 +201,26 @@ class Storage(Protocol):
     def space(self) -> Space:
         """Free and total bytes of the file system or pool that holds the volumes."""
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
-        """Write the content of ``snapshot`` as a stream that ``receive`` of this driver reads.
+    def read(self, snapshot: VolumeSnapshot) -> AbstractContextManager[Content]:
+        """The content of ``snapshot``, which is read in the block; any part of it.
 
-        ``plain``: in the format that all drivers read. Raises NotFound.
+        Raises NotFound, and HostUnfit if it cannot be read.
+        """
+
+    def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
+        """A new volume of ``content`` with one snapshot ``label``, both on stable storage.
+
+        Raises as ``create`` does, InvalidSpec for extents out of place, what ``content`` raises.
+        """
+
+    def send(self, snapshot: VolumeSnapshot) -> AbstractContextManager[Iterator[bytes]]:
+        """The content of ``snapshot`` as a stream that ``receive`` of this driver reads.
+
+        It is read in the block, in pieces of about 1 MiB or less. Raises NotFound.
         """
 
     def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
-        """A new volume with one snapshot, from a stream that ``send`` wrote.
+        """A new volume with one snapshot, from a stream that ``send`` made.
 
         Raises InvalidSpec if the stream is truncated or damaged, and leaves nothing; otherwise as
         ``create`` does.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab.errors import InvalidSpec
 from lab.run import run
+from lab.storage import Extent
 from lab.storage.qcow2_format import Backing, read_header
 
 _MAP_TIMEOUT = 120.0
@@ -60,7 +61,7 @@ def seal(top: Path) -> str:
     return " ".join(found)
 
 
-def read_parts(parts: list[Part], chunk: int) -> Iterator[tuple[int, bytes]]:
+def read_parts(parts: list[Part], chunk: int) -> Iterator[Extent]:
     """Offset and content of each part, in pieces of at most ``chunk`` bytes."""
     for part in parts:
         for done in range(0, part.length, chunk):

@@ -17,14 +17,15 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
 from lab import host
 from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
 from lab.storage import (
+    EXTENT,
     PLAIN,
+    Content,
     Source,
     Space,
     Tags,
@@ -46,9 +47,6 @@ from lab.storage.shelf import (
     VolumeRecord,
     write_json,
 )
-
-if TYPE_CHECKING:
-    from lab.storage.stream import StreamHeader
 
 _SMALL = 1 << 16  # bytes that an empty overlay and its record take, rounded up
 
@@ -260,12 +258,11 @@ class Qcow2Storage:
         """The space of the file system."""
         return self._shelf.space()
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = True) -> None:
-        """The content of the whole chain, see ``stream.py``; errors of ``to`` are passed on."""
+    @contextlib.contextmanager
+    def read(self, snapshot: VolumeSnapshot) -> Iterator[Content]:
+        """The content of the whole chain."""
         from lab.storage.flatten import open_parts, read_parts
-        from lab.storage.stream import CHUNK, StreamHeader, write_stream
 
-        del plain  # there is no other format
         with contextlib.ExitStack() as stack:
             # snapshots' files never change: once they are open, the lock is not needed
             with self._held(snapshot.volume, shared=True):
@@ -273,26 +270,37 @@ class Qcow2Storage:
                 top = self._frozen(snapshot.volume, snapshot.label).path
                 parts = open_parts(top, stack)
             data = sum(part.length for part in parts)
-            header = StreamHeader(snapshot.label, record.size, data)
-            write_stream(to, header, read_parts(parts, CHUNK))
+            extents = rules.readable(snapshot, read_parts(parts, EXTENT))
+            yield Content(record.size, data, extents)
+
+    def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
+        """A raw base, and two overlays on it: the snapshot and the disk."""
+        size = rules.check_size(content.size)
+        rules.check_label(label)
+        record = VolumeRecord(self._home, size, rules.check_tags(tags))
+        with self._new(volume, content.data) as work:
+            if content.data > self.space().free:
+                raise rules.no_space(str(self._shelf.root), content.data, self.space().free)
+            sparse.write(work / BASE, size, rules.in_place(volume, size, content.extents))
+            self._shelf.freeze(work / BASE)
+            self._write_overlay(work, size, self._base(volume))
+            self._write_snapshot(work, label, size, self._base(volume))
+            self._shelf.publish(work, volume, record, durable=True)
+        return VolumeSnapshot(volume, label, size)
+
+    @contextlib.contextmanager
+    def send(self, snapshot: VolumeSnapshot) -> Iterator[Iterator[bytes]]:
+        """See ``stream.py``."""
+        from lab.storage import stream
+
+        with self.read(snapshot) as content:
+            yield stream.sent(snapshot.label, content)
 
     def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
-        """A raw base, and two overlays on it: the snapshot and the disk."""
-        from lab.storage.stream import StreamReader
+        """See ``stream.py``."""
+        from lab.storage import stream
 
-        tags = rules.check_tags(tags)
-        stream = StreamReader(source)
-        head = stream.header
-        with self._new(volume, head.data) as work:
-            if head.data > self.space().free:
-                raise rules.no_space(str(self._shelf.root), head.data, self.space().free)
-            stream.write_to(work / BASE)
-            self._shelf.freeze(work / BASE)
-            self._write_overlay(work, head.size, self._base(volume))
-            self._write_snapshot(work, head, self._base(volume))
-            record = VolumeRecord(self._home, head.size, tags)
-            self._shelf.publish(work, volume, record, durable=True)
-        return VolumeSnapshot(volume, head.label, head.size)
+        return self.write(volume, *stream.received(source), tags)
 
     def sweep(self) -> list[str]:
         """Undo incomplete snapshots, and remove the scratch directories of dead processes."""
@@ -365,14 +373,14 @@ class Qcow2Storage:
         write_empty(work / DISK, size, backing)
         self._shelf.give(work / DISK)
 
-    def _write_snapshot(self, work: Path, head: StreamHeader, backing: Backing) -> None:
-        """The one snapshot of a received volume, which appears with it."""
+    def _write_snapshot(self, work: Path, label: str, size: int, backing: Backing) -> None:
+        """The one snapshot of a volume that is written, which appears with it."""
         folder = work / SNAPSHOTS
         self._shelf.add_folder(folder)
-        frozen = folder / f"{head.label}.qcow2"
-        write_empty(frozen, head.size, backing)
+        frozen = folder / f"{label}.qcow2"
+        write_empty(frozen, size, backing)
         self._shelf.freeze(frozen)
-        write_json(folder / f"{head.label}.json", asdict(SnapshotRecord(head.size, order=1)))
+        write_json(folder / f"{label}.json", asdict(SnapshotRecord(size, order=1)))
 
     def _clones(self, volume: VolumeName, label: str = "") -> list[str]:
         """The volumes of any installation that are clones of a snapshot of ``volume``."""

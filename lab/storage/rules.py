@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from lab.errors import ROOM_RETRY, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.storage import Tags
+from lab.storage import Extent, Tags, VolumeSnapshot
 from lab.units import format_size
 
 SECTOR = 512
@@ -56,6 +57,31 @@ def clone_size(origin: VolumeName, smallest: int, size: int) -> int:
             f" {format_size(size)} is too small"
         )
     return size or smallest
+
+
+def in_place(volume: VolumeName, size: int, extents: Iterator[Extent]) -> Iterator[Extent]:
+    """``extents`` for ``volume`` of ``size`` bytes; raises InvalidSpec for one out of place."""
+    end = 0
+    for offset, data in extents:
+        if offset < end or offset + len(data) > size:
+            raise InvalidSpec(
+                f"the content for volume {volume} is damaged: an extent is out of place",
+                hint="export or copy it again",
+            )
+        end = offset + len(data)
+        yield offset, data
+
+
+def readable(snapshot: VolumeSnapshot, extents: Iterator[Extent]) -> Iterator[Extent]:
+    """``extents`` of ``snapshot``; raises HostUnfit where the disk returns an error."""
+    try:
+        yield from extents
+    except OSError as error:
+        raise HostUnfit(
+            f"snapshot {snapshot.label} of volume {snapshot.volume} cannot be read:"
+            f" {error.strerror}",
+            hint="the kernel's log (`dmesg`) has the error of the disk",
+        ) from error
 
 
 def absent(volume: VolumeName) -> NotFound:

@@ -94,6 +94,14 @@ def take(source: Path, target: Path) -> None:
         copy(source, target)
 
 
+def write(path: Path, size: int, parts: Iterable[tuple[int, bytes]]) -> None:
+    """Write the new file ``path`` of ``size`` bytes that holds ``parts``, offsets and contents."""
+    with path.open("xb") as file:
+        os.ftruncate(file.fileno(), size)
+        for offset, data in parts:
+            fill(file.fileno(), data, offset)
+
+
 def fill(handle: int, data: bytes, offset: int) -> None:
     """Write all of ``data`` at ``offset`` of the open file."""
     while data:

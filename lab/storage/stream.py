@@ -1,4 +1,4 @@
-"""The stream format of a volume, to copy it between storages of any drivers.
+"""The stream format of a volume, where a storage has none of its own.
 
 ::
 
@@ -17,22 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 from lab.errors import InvalidSpec
-from lab.storage import Source, sparse
+from lab.storage import EXTENT, Content, Extent, Source
 from lab.storage.rules import check_label, check_size
 
-CHUNK = 1 << 20
-"""The maximum length of an extent in bytes."""
-
-PLAIN = "lab-volume"
-"""The name of the format of this module, which every driver reads."""
+FORMAT = "lab-volume"
 
 _VERSION = 1
 _LINE_LIMIT = 4096
@@ -51,20 +44,31 @@ class StreamHeader:
 
 @dataclass(frozen=True)
 class Opening:
-    """The start of a stream: its format, its header, and the bytes of both."""
+    """The start of a stream: its header, and the bytes of that."""
 
-    format: str
     header: StreamHeader
     raw: bytes
 
 
-def write_stream(to: BinaryIO, header: StreamHeader, extents: Iterable[tuple[int, bytes]]) -> None:
-    """Write the whole stream; ``extents`` are ascending (offset, bytes) of at most ``CHUNK``."""
+def sent(label: str, content: Content) -> Iterator[bytes]:
+    """The whole stream; ``content.data`` are the bytes of all extents."""
     digest = hashlib.sha256()
-    for piece in _pieces(header_bytes(header, PLAIN), extents):
+    header = StreamHeader(label, content.size, content.data)
+    for piece in _pieces(header_bytes(header, FORMAT), content.extents):
         digest.update(piece)
-        to.write(piece)
-    to.write(b"E" + digest.digest())
+        yield piece
+    yield b"E" + digest.digest()
+
+
+def received(source: Source) -> tuple[str, Content]:
+    """Label and content of a stream, which is read as the extents are.
+
+    Raises InvalidSpec if it does not conform to the format; the extents are verified only once the
+    iteration ends without an error.
+    """
+    opening = read_header(source, FORMAT)
+    head = opening.header
+    return head.label, Content(head.size, head.data, _extents(source, opening))
 
 
 def header_bytes(header: StreamHeader, stream_format: str) -> bytes:
@@ -74,8 +78,8 @@ def header_bytes(header: StreamHeader, stream_format: str) -> bytes:
     return line + hashlib.sha256(line).digest()
 
 
-def read_header(source: Source) -> Opening:
-    """The start of a stream of any format; raises InvalidSpec if it is none."""
+def read_header(source: Source, stream_format: str) -> Opening:
+    """The start of a stream of that format; raises InvalidSpec if it is none."""
     line = source.readline(_LINE_LIMIT)
     if not line.startswith(b"{") or not line.endswith(b"\n"):
         raise InvalidSpec("this is not the stream of a volume")
@@ -89,9 +93,15 @@ def read_header(source: Source) -> Opening:
                 f"this stream is {fields['format']} version {fields['version']}, this program"
                 f" reads version {_VERSION}"
             )
+        if fields["format"] != stream_format:
+            raise InvalidSpec(
+                f"this stream is in the format {fields['format']}, which this storage does not"
+                " read",
+                hint="export it again without --native",
+            )
         size, label = check_size(int(fields["size"])), check_label(str(fields["label"]))
         header = StreamHeader(label=label, size=size, data=int(fields["data"]))
-        return Opening(str(fields["format"]), header, line + checksum)
+        return Opening(header, line + checksum)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise damaged("its header is invalid") from error
 
@@ -109,83 +119,28 @@ def read_exactly(source: Source, length: int) -> bytes:
     return b"".join(parts)
 
 
-@dataclass(frozen=True)
-class Copied:
-    """``source``, whose bytes are also written to ``to``."""
-
-    source: Source
-    to: BinaryIO
-
-    def read(self, size: int, /) -> bytes:
-        """See Source."""
-        return self._copied(self.source.read(size))
-
-    def readline(self, size: int, /) -> bytes:
-        """See Source."""
-        return self._copied(self.source.readline(size))
-
-    def _copied(self, data: bytes) -> bytes:
-        self.to.write(data)
-        return data
-
-
-class StreamReader:
-    """Reads a stream; raises InvalidSpec if it does not conform to the format.
-
-    ``verified``: its bytes are checked against its checksum, unless another reader of the same
-    bytes does that.
-    """
-
-    def __init__(
-        self, source: Source, opening: Opening | None = None, *, verified: bool = True
-    ) -> None:
-        opening = opening or read_header(source)
-        if opening.format != PLAIN:
-            raise InvalidSpec(
-                f"this stream is in the format {opening.format}, which this storage does not read",
-                hint="export it again without --native",
-            )
-        self._source = source
-        self._verified = verified
-        self._digest = hashlib.sha256(opening.raw)
-        self.header = opening.header
-
-    def extents(self) -> Iterator[tuple[int, bytes]]:
-        """Each extent; they are verified only once the iteration ends without an error."""
-        last, data = 0, 0
-        while (kind := self._read(1, hashed=False)) == b"D":
-            self._hash(kind)
-            offset, length = _EXTENT.unpack(self._read(_EXTENT.size))
-            if not 0 < length <= CHUNK or offset < last or offset + length > self.header.size:
-                raise damaged("an extent is out of place")
-            last, data = offset + length, data + length
-            yield offset, self._read(length)
-        if kind != b"E" or data != self.header.data:
-            raise damaged("its structure is invalid")
-        if self._read(_DIGEST, hashed=False) != self._digest.digest() and self._verified:
-            raise damaged("checksum mismatch")
-        if self._source.read(1):
-            raise damaged("data after its end")
-
-    def write_to(self, path: Path) -> None:
-        """Make the new sparse file ``path`` of all extents; see ``extents``."""
-        with path.open("xb") as file:
-            os.ftruncate(file.fileno(), self.header.size)
-            for offset, data in self.extents():
-                sparse.fill(file.fileno(), data, offset)
-
-    def _read(self, length: int, *, hashed: bool = True) -> bytes:
-        data = read_exactly(self._source, length)
-        if hashed:
-            self._hash(data)
-        return data
-
-    def _hash(self, data: bytes) -> None:
-        if self._verified:
-            self._digest.update(data)
+def _extents(source: Source, opening: Opening) -> Iterator[Extent]:
+    digest = hashlib.sha256(opening.raw)
+    data = 0
+    while (kind := read_exactly(source, 1)) == b"D":
+        head = read_exactly(source, _EXTENT.size)
+        offset, length = _EXTENT.unpack(head)
+        if not 0 < length <= EXTENT:
+            raise damaged("an extent is out of place")
+        piece = read_exactly(source, length)
+        for hashed in (kind, head, piece):
+            digest.update(hashed)
+        data += length
+        yield offset, piece
+    if kind != b"E" or data != opening.header.data:
+        raise damaged("its structure is invalid")
+    if read_exactly(source, _DIGEST) != digest.digest():
+        raise damaged("checksum mismatch")
+    if source.read(1):
+        raise damaged("data after its end")
 
 
-def _pieces(start: bytes, extents: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+def _pieces(start: bytes, extents: Iterable[Extent]) -> Iterator[bytes]:
     yield start
     for offset, data in extents:
         yield b"D" + _EXTENT.pack(offset, len(data))

@@ -11,6 +11,7 @@ import pytest
 from lab.storage import Storage
 from tests.contract.storage_basics import Basics
 from tests.contract.storage_crashes import Crashes
+from tests.contract.storage_extents import Extents
 from tests.contract.storage_imports import Imports
 from tests.contract.storage_overwrite import Overwrites
 from tests.contract.storage_place import Place
@@ -33,7 +34,7 @@ class _Opened:
         return place.open("home")
 
 
-class VolumesContract(_Opened, Basics, Returns, Imports, Overwrites):
+class VolumesContract(_Opened, Basics, Returns, Imports, Overwrites, Extents):
     """What labs on one host depend on."""
 
 

@@ -10,15 +10,16 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from lab.errors import Conflict, LabError, NotFound
 from lab.names import VolumeName
-from lab.storage import Storage
+from lab.storage import Content, Extent, Storage, VolumeSnapshot
 from tests.contract.forked import FORKED
 from tests.contract.storage_place import (
     MIB,
@@ -62,11 +63,12 @@ class Crashes:
             if pair[0] == "done":
                 assert place.get(storage.get(vol(f"c{index}")), 0, 6) == b"origin"
 
+    @pytest.mark.parametrize("verb", ["receive", "write"])
     def test_sweep_leaves_the_work_of_live_processes(
-        self, place: Place, storage: Storage, tmp_path: Path
+        self, place: Place, storage: Storage, tmp_path: Path, verb: str
     ) -> None:
-        stream = _stream(place, storage)
-        child, pipe = _stalled_receive(place.open, stream, tmp_path)
+        stream = _stream(place, storage, verb)
+        child, pipe = _stalled(place.open, verb, stream, tmp_path)
         assert storage.sweep() == []
         assert str(vol("late")) not in names(storage)
         with os.fdopen(pipe, "wb") as rest:
@@ -75,18 +77,19 @@ class Crashes:
         assert child.exitcode == 0
         assert place.get(storage.get(vol("late")), 0, 4) == b"data"
 
-    def test_killed_receive_leaves_what_sweep_removes(
-        self, place: Place, storage: Storage, tmp_path: Path
+    @pytest.mark.parametrize("verb", ["receive", "write"])
+    def test_what_a_killed_copy_leaves_is_swept(
+        self, place: Place, storage: Storage, tmp_path: Path, verb: str
     ) -> None:
-        stream = _stream(place, storage)
-        child, pipe = _stalled_receive(place.open, stream, tmp_path)
+        stream = _stream(place, storage, verb)
+        child, pipe = _stalled(place.open, verb, stream, tmp_path)
         child.kill()
         child.join(60)
         os.close(pipe)
         assert str(vol("late")) not in names(storage)
         assert len(storage.sweep()) > 0
         assert storage.sweep() == []
-        storage.receive(vol("late"), io.BytesIO(stream), {})
+        _copy(storage, verb, io.BytesIO(stream))
 
     def test_sweep_beside_work(self, place: Place, storage: Storage) -> None:
         ready, ours = FORKED.Pipe()
@@ -143,22 +146,24 @@ def _check_after_kill(place: Place, storage: Storage, *, sweep_first: bool) -> N
 def _churn(opener: Opener, ready: mp.connection.Connection, rounds: int = sys.maxsize) -> None:
     """Make and destroy, as a rule until killed."""
     storage = opener("home")
-    stream = io.BytesIO()
     volume = storage.create(vol("seed"), SIZE, {})
-    storage.send(storage.snapshot([volume.name], "x")[0], stream)
+    (seed,) = storage.snapshot([volume.name], "x")
+    with storage.send(seed) as pieces:
+        stream = b"".join(pieces)
     pair = [vol("k", "n1"), vol("k", "n2")]
     ready.send("ready")
     try:
         for _ in range(rounds):
-            _once(storage, pair, stream.getvalue())
+            _once(storage, pair, stream, seed)
     except LabError as error:  # a traceback of another process shows no more than its words
         sys.stderr.write("\n".join((str(error), *error.details, "")))
         raise
 
 
-def _once(storage: Storage, pair: list[VolumeName], stream: bytes) -> None:
-    for name in pair:
-        storage.receive(name, io.BytesIO(stream), TAGS)
+def _once(storage: Storage, pair: list[VolumeName], stream: bytes, seed: VolumeSnapshot) -> None:
+    storage.receive(pair[0], io.BytesIO(stream), TAGS)
+    with storage.read(seed) as content:
+        storage.write(pair[1], "x", content, TAGS)
     for index in range(3):
         made = storage.snapshot(pair, f"x{index}")
         storage.clone(made[0], vol(f"c{index}"), TAGS)
@@ -218,21 +223,24 @@ def _act(storage: Storage, verb: str, index: int) -> None:
         storage.destroy(vol(f"o{index}"))
 
 
-def _stream(place: Place, storage: Storage) -> bytes:
+def _stream(place: Place, storage: Storage, verb: str) -> bytes:
+    """What ``_copy`` makes a volume of that begins with ``data``."""
+    data = b"data" + os.urandom(2 * MIB)
+    if verb == "write":
+        return data
     volume = storage.create(vol("early"), SIZE, {})
-    place.put(volume, 0, b"data" + os.urandom(2 * MIB))
-    to = io.BytesIO()
-    storage.send(storage.snapshot([volume.name], "x")[0], to)
-    return to.getvalue()
+    place.put(volume, 0, data)
+    with storage.send(storage.snapshot([volume.name], "x")[0]) as pieces:
+        return b"".join(pieces)
 
 
-def _stalled_receive(
-    opener: Opener, stream: bytes, folder: Path
+def _stalled(
+    opener: Opener, verb: str, stream: bytes, folder: Path
 ) -> tuple[mp.context.ForkServerProcess, int]:
-    """A process in the middle of receiving ``late``, and the pipe it waits for more from."""
+    """A process in the middle of making ``late``, and the pipe it waits for more from."""
     fifo = folder / "fifo"
     os.mkfifo(fifo)
-    child = FORKED.Process(target=_receive, args=(opener, fifo))
+    child = FORKED.Process(target=_copy_from, args=(opener, verb, fifo))
     child.start()
     pipe = os.open(fifo, os.O_WRONLY)
     half = stream[: len(stream) // 2]
@@ -242,6 +250,21 @@ def _stalled_receive(
     return child, pipe
 
 
-def _receive(opener: Opener, fifo: Path) -> None:
+def _copy_from(opener: Opener, verb: str, fifo: Path) -> None:
     with fifo.open("rb") as source:
-        opener("home").receive(vol("late"), source, {})
+        _copy(opener("home"), verb, source)
+
+
+def _copy(storage: Storage, verb: str, source: BinaryIO) -> None:
+    """Make the volume ``late`` of a stream, or of the bytes that it begins with."""
+    if verb == "receive":
+        storage.receive(vol("late"), source, {})
+    else:
+        storage.write(vol("late"), "x", Content(SIZE, 3 * MIB, _extents(source)), {})
+
+
+def _extents(source: BinaryIO) -> Iterator[Extent]:
+    offset = 0
+    while data := source.read(1 << 16):
+        yield offset, data
+        offset += len(data)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lab.errors import Conflict
@@ -52,6 +53,22 @@ def origin(place: Place, storage: Storage, lab: str = "origin") -> VolumeSnapsho
     volume = storage.create(vol(lab), SIZE, TAGS)
     place.put(volume, 0, b"origin")
     return storage.snapshot([volume.name], "formed")[0]
+
+
+def layered(place: Place, storage: Storage) -> VolumeSnapshot:
+    """A snapshot ``s.1`` with data in several layers, one of them grown."""
+    place.put(storage.create(vol("ground"), SIZE, {}), 0, b"below")
+    (ground,) = storage.snapshot([vol("ground")], "x")
+    branch = storage.clone(ground, vol("branch"), {}, size=2 * SIZE)
+    place.put(branch, 3 * MIB, b"above" + os.urandom(MIB))
+    place.put(branch, 2 * SIZE - 4, b"tail")
+    return storage.snapshot([vol("branch")], "s.1")[0]
+
+
+def interrupted(source: Iterable[object]) -> None:
+    """As Ctrl-C does it while ``source`` is read."""
+    for _ in source:
+        raise KeyboardInterrupt
 
 
 def destroy_all(storage: Storage) -> None:

@@ -24,7 +24,7 @@ from lab.hypervisor.agent import AgentChannel, loaded
 from lab.lifecycle.datasets.made import imported
 from lab.names import GuestName
 from lab.progress import go_on
-from lab.storage.stream import read_header
+from lab.storage.stream import received
 from lab.wait import Deadline
 from tests.fuzz.runner import Limits, durations, fuzz, seeds
 
@@ -83,7 +83,7 @@ def made(data: bytes) -> None:
 def volume(data: bytes) -> None:
     """The head of a stream of a volume; its checksum is no secret."""
     line = data.partition(b"\n")[0] + b"\n"
-    read_header(io.BytesIO(line + hashlib.sha256(line).digest()))
+    received(io.BytesIO(line + hashlib.sha256(line).digest()))
 
 
 class Ports:

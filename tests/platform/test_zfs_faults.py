@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import HostUnfit
+from lab.storage import Content
 from lab.storage.zfs.driver import ZfsStorage
 from tests.contract import zfs_site
 from tests.contract.storage_contract import Place
@@ -50,8 +51,8 @@ def test_a_full_pool_in_the_middle_of_clones(own_pool: str, tmp_path: Path) -> N
     before = names(storage)
     source = tmp_path / "source.raw"
     source.write_bytes(os.urandom(8 * MIB))
-    stream = io.BytesIO()
-    storage.send(made, stream)
+    with storage.send(made) as pieces:
+        assert sum(map(len, pieces))
     calls: list[Callable[[], object]] = [
         lambda: storage.clone(made, vol("c1"), TAGS),
         lambda: storage.create(vol("c1"), SIZE, TAGS),
@@ -145,8 +146,8 @@ def test_an_exported_pool(own_pool: str, tmp_path: Path) -> None:
     place = zfs_site.place(root, tmp_path / "works")
     storage = place.open("home")
     made = origin(place, storage)
-    stream = io.BytesIO()
-    storage.send(made, stream)
+    with storage.send(made) as pieces:
+        stream = b"".join(pieces)
     source = tmp_path / "source.raw"
     source.write_bytes(bytes(MIB))
     zfs_site.patiently(lambda: zpool("export", own_pool))
@@ -164,8 +165,10 @@ def test_an_exported_pool(own_pool: str, tmp_path: Path) -> None:
         lambda: storage.get(made.volume),
         lambda: storage.used(made.volume),
         storage.space,
-        lambda: storage.send(made, io.BytesIO()),
-        lambda: storage.receive(vol("a"), io.BytesIO(stream.getvalue()), {}),
+        lambda: storage.read(made),
+        lambda: storage.write(vol("a"), "x", Content(SIZE, 0, iter(())), {}),
+        lambda: storage.send(made),
+        lambda: storage.receive(vol("a"), io.BytesIO(stream), {}),
         storage.sweep,
     ]
     for call in calls:

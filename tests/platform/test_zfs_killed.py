@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.run import Completed, run
-from lab.storage import VolumeSnapshot
+from lab.storage import Content, VolumeSnapshot
 from lab.storage.zfs.driver import ZfsStorage
 from tests.contract import zfs_site
 from tests.contract.forked import FORKED
@@ -51,11 +51,20 @@ def imported(storage: ZfsStorage, works: Path) -> None:
     storage.import_raw(vol("new"), source, TAGS)
 
 
+def read(storage: ZfsStorage) -> None:
+    with storage.read(MADE) as content:
+        assert next(content.extents)[1].startswith(b"early")
+
+
 Verb = Callable[[ZfsStorage, Path, int], object]
 VERBS: dict[str, Verb] = {
     "create": lambda storage, *_: storage.create(vol("new"), SIZE, TAGS),
     "import": lambda storage, works, _: imported(storage, works),
     "clone": lambda storage, *_: storage.clone(MADE, vol("new"), TAGS, size=2 * SIZE),
+    "read": lambda storage, *_: read(storage),
+    "write": lambda storage, *_: storage.write(
+        vol("new"), "x", Content(SIZE, len(RAW), iter([(0, RAW)])), TAGS
+    ),
     "snapshot": lambda storage, _, at: storage.snapshot([vol("origin"), vol("a")], f"new{at}"),
     "persist": lambda storage, *_: storage.persist([MADE]),
     "rollback": lambda storage, *_: storage.rollback(vol("origin"), "second"),
@@ -123,8 +132,9 @@ def check(place: Place, storage: ZfsStorage, verb: str, step: int) -> None:
     assert place.get(storage.get(vol("origin")), 0, 5) in (b"early", b"later")
     if vol("new") in made:
         new = storage.get(vol("new"))
-        sizes = {"create": SIZE, "import": 2 * MIB, "clone": 2 * SIZE}
-        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"earl"}
+        sizes = {"create": SIZE, "import": 2 * MIB, "clone": 2 * SIZE, "write": SIZE}
+        starts = {"create": bytes(4), "import": RAW[:4], "clone": b"earl", "write": RAW[:4]}
+        assert labels(storage, vol("new")) == (["x"] if verb == "write" else [])
         assert (new.size, dict(new.tags)) == (sizes[verb], TAGS)
         assert place.get(new, 0, 4) == starts[verb]
     if vol("a") in made:

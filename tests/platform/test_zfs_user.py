@@ -65,12 +65,13 @@ def everything(dataset: str, works: Path) -> str:
     storage.snapshot([vol("a")], "y")
     storage.rollback(vol("a"), "y")
     storage.rollback(vol("a"), "x")
-    stream = io.BytesIO()
-    storage.send(made[1], stream)
-    storage.receive(vol("d"), io.BytesIO(stream.getvalue()), TAGS)
-    assert names(storage) == [f"labs/{lab}/n1/os" for lab in "abcd"]
-    assert labels(storage, vol("d")) == ["x"]
-    for lab in "cbad":
+    with storage.send(made[1]) as pieces:
+        storage.receive(vol("d"), io.BytesIO(b"".join(pieces)), TAGS)
+    with storage.read(made[1]) as content:
+        storage.write(vol("e"), "x", content, TAGS)
+    assert names(storage) == [f"labs/{lab}/n1/os" for lab in "abcde"]
+    assert labels(storage, vol("d")) == labels(storage, vol("e")) == ["x"]
+    for lab in "cbaed":
         storage.destroy(vol(lab))
     assert storage.sweep() == []
     assert storage.pending() == []

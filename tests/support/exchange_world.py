@@ -13,7 +13,6 @@ from typing import Any, Literal, cast
 from lab.config.profile import Layout, Profile
 from lab.exchange.frames import FrameReader, FrameWriter, Version
 from lab.exchange.header import Kind
-from lab.exchange.pipes import reading
 from lab.fake import images
 from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
 from lab.imagebuild import manifest
@@ -31,7 +30,6 @@ from lab.progress import Progress
 from lab.storage import Storage, VolumeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
-from lab.storage.stream import StreamReader
 from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, Hook, World, ignore
 
@@ -198,9 +196,8 @@ class Side(World):
 def read(storage: Storage, snapshot: VolumeSnapshot) -> Content:
     """The content of a snapshot, which may have gigabytes of zeros."""
     blocks: dict[int, bytearray] = {}
-    with reading(lambda to: storage.send(snapshot, to, plain=True)) as source:
-        stream = StreamReader(source)
-        for offset, data in stream.extents():
+    with storage.read(snapshot) as content:
+        for offset, data in content.extents:
             for at in range(0, len(data), _BLOCK):
                 piece = data[at : at + _BLOCK]
                 number, start = divmod(offset + at, _BLOCK)
@@ -211,7 +208,7 @@ def read(storage: Storage, snapshot: VolumeSnapshot) -> Content:
                     if part.strip(b"\0"):
                         found = blocks.setdefault(block, bytearray(_BLOCK))
                         found[where : where + len(part)] = part
-    return stream.header.size, tuple((number, bytes(blocks[number])) for number in sorted(blocks))
+    return content.size, tuple((number, bytes(blocks[number])) for number in sorted(blocks))
 
 
 def rewritten(archive: bytes, old: bytes, new: bytes, *, version: Version | None = None) -> bytes:

@@ -260,7 +260,8 @@ def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[O
             found.append(Outgoing(part, stream))
         else:
             part = Part(name, "sparse", snapshot.size, data)
-            found.append(Outgoing(part, partial(content.of_volume, _plain(ctx, snapshot))))
+            read = partial(ctx.storage.read, snapshot)
+            found.append(Outgoing(part, partial(content.of_volume, read)))
     found.append(_file(f"{first}/kernel", built.kernel))
     found.append(_file(f"{first}/initrd", built.initrd))
     record = ctx.store.images.get(image.key)
@@ -282,7 +283,7 @@ def _node_parts(
         for origin in disk_snapshots(ctx, capture, node.name, image.volumes):
             disk = origin.volume.volume
             part = Part(f"{node.name}/{disk}", "changes", origin.size, _used(ctx, origin))
-            below, above = _plain(ctx, bases[disk]), _plain(ctx, origin)
+            below, above = (partial(ctx.storage.read, one) for one in (bases[disk], origin))
             found.append(Outgoing(part, partial(content.of_changes, below, above)))
         if capture.warm:
             state = ctx.home.device_state(capture.ref, node.name)
@@ -295,10 +296,6 @@ def _node_parts(
 def _file(name: str, path: Path) -> Outgoing:
     part = Part(name, "sparse", path.stat().st_size, sparse.allocated(path))
     return Outgoing(part, partial(content.of_file, path))
-
-
-def _plain(ctx: Context, snapshot: VolumeSnapshot) -> content.Writer:
-    return partial(ctx.storage.send, snapshot, plain=True)
 
 
 def _used(ctx: Context, snapshot: VolumeSnapshot) -> int:

@@ -7,7 +7,6 @@ import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from lab import host
@@ -27,7 +26,6 @@ from lab.datasets.source import (
 )
 from lab.datasets.survey import suits
 from lab.errors import InvalidSpec
-from lab.exchange.pipes import reading
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import apart, physical, transfer
@@ -49,7 +47,6 @@ from lab.options import OptionFile, Options
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
 from lab.spec import NodeSize
 from lab.storage import Volume
-from lab.storage.stream import StreamReader
 from lab.units import GIB, MIB
 
 _SPOOL, _MASKED = "spool", "masked"
@@ -263,8 +260,8 @@ def _read(server: Server, spool: Spool) -> None:
             where, secret = spool.path.name, False
             if found := _ERROR.search(str(error)):
                 (content,) = ctx.storage.snapshot([disk], "refused")
-                with reading(partial(ctx.storage.send, content, plain=True)) as stream:
-                    data = (chunk for _, chunk in StreamReader(stream).extents())
+                with ctx.storage.read(content) as read:
+                    data = (piece for _, piece in read.extents)
                     where, secret = spool.blame(data, int(found[1]))
             raise refused(error, where, secret=secret) from None
 

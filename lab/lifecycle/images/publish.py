@@ -7,12 +7,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from lab.config.profile import Profile
 from lab.errors import Conflict, HostUnfit, InvalidSpec
-from lab.exchange.pipes import reading
 from lab.imagebuild import manifest
 from lab.lifecycle.core.context import Context
 from lab.locks.named import lock
@@ -20,7 +18,6 @@ from lab.names import Owner, VolumeName
 from lab.paths import writing
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot, sparse
-from lab.storage.stream import StreamReader
 
 BASE = "base"
 """The node and the snapshot label of an image's volumes."""
@@ -158,9 +155,8 @@ def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
 
 def digest_of(ctx: Context, snapshot: VolumeSnapshot) -> str:
     """As ``manifest.digest``, of the disk that ``snapshot`` is; reads all of it."""
-    with reading(partial(ctx.storage.send, snapshot, plain=True)) as source:
-        stream = StreamReader(source)
-        return manifest.digest_extents(stream.header.size, stream.extents())
+    with ctx.storage.read(snapshot) as content:
+        return manifest.digest_extents(content.size, content.extents)
 
 
 def _copy(source: Path, to: Path) -> Path:

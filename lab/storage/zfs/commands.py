@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from lab import run
@@ -47,8 +47,8 @@ class Commands:
                 ["zfs", *args], timeout=TIMEOUT, env=_environment(), keep=_kept(work)
             ).stdout
 
-    def output(self, *args: str) -> Iterator[bytes]:
-        """The output of ``zfs args``, in pieces of at most 1 MiB."""
+    def output(self, *args: str) -> Generator[bytes, None, None]:
+        """The output of ``zfs args`` in pieces of at most 1 MiB; to be closed, which kills it."""
         with self._host_errors():
             argv = ["zfs", *args]
             yield from run.output(argv, stall=_STALL, chunk=_CHUNK, env=_environment())

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO
 
 from lab.config.profile import VolumeProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.names import VolumeName
 from lab.run import run
-from lab.storage import PLAIN, Source, Space, Tags, Volume, VolumeSnapshot, rules, sparse
+from lab.storage import (
+    EXTENT,
+    PLAIN,
+    Content,
+    Source,
+    Space,
+    Tags,
+    Volume,
+    VolumeSnapshot,
+    rules,
+    sparse,
+)
 from lab.storage.zfs import device, links
 from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import Commands, Runner, telling
@@ -86,7 +97,7 @@ class ZfsStorage:
             path = links.wait_for(name, size)
             with source.open("rb") as file:
                 parts = list(sparse.extents(file.fileno()))
-                pieces = sparse.read(file.fileno(), parts, device.CHUNK)
+                pieces = sparse.read(file.fileno(), parts, EXTENT)
                 device.write(self._pool, path, pieces, needs)
             return size
 
@@ -223,13 +234,23 @@ class ZfsStorage:
         """The space available to the parent dataset, with quotas and reservations."""
         return self._pool.space()
 
-    def send(self, snapshot: VolumeSnapshot, to: BinaryIO, *, plain: bool = False) -> None:
-        """The stream of ``zfs send`` in an envelope, see ``envelope.py``, or the plain one."""
+    def read(self, snapshot: VolumeSnapshot) -> AbstractContextManager[Content]:
+        """See ``Streams.read``."""
         _, found = self._visible(snapshot)
-        (self._streams.send_plain if plain else self._streams.send)(snapshot, found, to)
+        return self._streams.read(snapshot, found)
+
+    def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
+        """See ``Streams.write``."""
+        rules.check_label(label)
+        return self._streams.write(volume, label, content, rules.check_tags(tags))
+
+    def send(self, snapshot: VolumeSnapshot) -> AbstractContextManager[Iterator[bytes]]:
+        """The stream of ``zfs send`` in an envelope, see ``envelope.py``."""
+        _, found = self._visible(snapshot)
+        return self._streams.send(snapshot, found)
 
     def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
-        """Both formats; received below ``.work``, checked, then renamed."""
+        """See ``Streams.receive``."""
         return self._streams.receive(volume, source, rules.check_tags(tags))
 
     def sweep(self) -> list[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from itertools import chain
 
 from lab.storage import Source
 from lab.storage.stream import StreamHeader, damaged, header_bytes, read_exactly
@@ -29,14 +29,15 @@ _LIMIT = 1 << 20
 _SUM = 32
 
 
-def wrap(to: BinaryIO, header: StreamHeader, pieces: Iterable[bytes]) -> None:
-    """Write the whole; ``pieces`` have at most 1 MiB each."""
+def wrap(header: StreamHeader, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The whole; ``pieces`` have at most 1 MiB each."""
     line = header_bytes(header, FORMAT)
-    to.write(line)
+    yield line
     digest = hashlib.sha256(line)
-    for piece in pieces:
-        _write(to, digest, piece)
-    _write(to, digest, b"")
+    for piece in chain(pieces, (b"",)):
+        length = _LENGTH.pack(len(piece))
+        digest.update(length + piece)
+        yield length + piece + digest.digest()
 
 
 def unwrap(source: Source, line: bytes) -> Iterator[bytes]:
@@ -56,9 +57,3 @@ def unwrap(source: Source, line: bytes) -> Iterator[bytes]:
         yield piece
     if source.read(1):
         raise damaged("data after its end")
-
-
-def _write(to: BinaryIO, digest: hashlib._Hash, piece: bytes) -> None:
-    length = _LENGTH.pack(len(piece))
-    digest.update(length + piece)
-    to.write(length + piece + digest.digest())

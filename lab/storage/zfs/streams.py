@@ -1,20 +1,14 @@
-"""Send and receive: with ``zfs send``, or in the plain format that all drivers read."""
+"""Reading and writing volumes as a whole: their extents, or the stream of ``zfs send``."""
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from lab.errors import InvalidSpec
 from lab.names import VolumeName
-from lab.storage import PLAIN, Source, Tags, VolumeSnapshot
-from lab.storage.stream import (
-    Opening,
-    StreamHeader,
-    StreamReader,
-    damaged,
-    read_header,
-    write_stream,
-)
+from lab.storage import PLAIN, Content, Source, Tags, VolumeSnapshot, rules
+from lab.storage.stream import Opening, StreamHeader, damaged, read_header
 from lab.storage.zfs import device, envelope, links
 from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import telling
@@ -27,7 +21,7 @@ from lab.storage.zfs.works import Work, Works
 
 
 class Streams:
-    """Sends snapshots of ``pool``, and creates volumes from streams."""
+    """Reads snapshots of ``pool``, and creates volumes with one snapshot."""
 
     def __init__(self, pool: Pool, works: Works, removal: Removal, births: Births) -> None:
         self._pool = pool
@@ -35,43 +29,57 @@ class Streams:
         self._removal = removal
         self._births = births
 
-    def send(self, snapshot: VolumeSnapshot, found: Dataset, to: BinaryIO) -> None:
-        """Write the stream of ``zfs send``, with blocks as they are on disk, in our envelope."""
-        header = StreamHeader(snapshot.label, found.number("volsize"), found.number("referenced"))
-        envelope.wrap(to, header, self._pool.run.output("send", "-Lec", found.name))
-
-    def send_plain(self, snapshot: VolumeSnapshot, found: Dataset, to: BinaryIO) -> None:
-        """Write all data except zeros, read from a temporary clone.
-
-        It is read twice, as the header has the total length.
-        """
+    @contextmanager
+    def read(self, snapshot: VolumeSnapshot, found: Dataset) -> Iterator[Content]:
+        """All data except zeros, from a temporary clone: a snapshot has no device."""
         size, name = found.number("volsize"), snapshot.volume
-        with self._works.begin(f"send of {name}") as work:
+        with self._works.begin(f"read of {name}") as work:
             aside = f"{self._pool.layout.works}/{work.token}.0"
             with self._pool.room():
                 birth = self._pool.birth(name, {}, PLAIN)
                 self._pool.make(work, "clone", *birth, found.name, aside)
             try:
-                path = links.wait_for(aside, size)
-                data = sum(len(piece) for _, piece in device.read(path, size))
-                header = StreamHeader(snapshot.label, size, data)
-                write_stream(to, header, device.read(path, size))
+                with closing(device.read(links.wait_for(aside, size), size)) as extents:
+                    data = found.number("referenced")
+                    yield Content(size, data, rules.readable(snapshot, extents))
             finally:
                 self._removal.raze(work, aside)
 
+    def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
+        """Written below ``.work``, then renamed."""
+        size = rounded(rules.check_size(content.size))
+        blank = self._births.blank(volume, size, tags, PLAIN)
+        extents = rules.in_place(volume, content.size, content.extents)
+
+        def fill(work: Work, name: str) -> int:
+            self._births.fits(content.data)
+            with self._pool.room(content.data):
+                self._pool.make(work, *blank, name)
+                device.write(self._pool, links.wait_for(name, size), extents, content.data)
+                tag = options({HOME: self._pool.home})
+                self._pool.run.zfs("snapshot", *tag, f"{name}@{label}", work=work)
+            return size
+
+        self._births.hidden(volume, tags, "copy", fill)
+        return VolumeSnapshot(volume, label, size)
+
+    @contextmanager
+    def send(self, snapshot: VolumeSnapshot, found: Dataset) -> Iterator[Iterator[bytes]]:
+        """The stream of ``zfs send``, with blocks as they are on disk, in our envelope."""
+        header = StreamHeader(snapshot.label, found.number("volsize"), found.number("referenced"))
+        with closing(self._pool.run.output("send", "-Lec", found.name)) as pieces:
+            yield envelope.wrap(header, pieces)
+
     def receive(self, volume: VolumeName, source: Source, tags: Tags) -> VolumeSnapshot:
-        """See ``Storage.receive``; both formats."""
-        opening = read_header(source)
+        """Received below ``.work``, checked, then renamed."""
+        opening = read_header(source, envelope.FORMAT)
         head = opening.header
 
         def fill(work: Work, name: str) -> int:
             self._births.fits(head.data)
             with self._pool.room(head.data):
-                if opening.format == envelope.FORMAT:
-                    birth = self._pool.birth(volume, tags, PLAIN)
-                    return self._receive(work, name, birth, opening, source)
-                blank = self._births.blank(volume, head.size, tags, PLAIN)
-                return self._write(work, name, blank, StreamReader(source, opening))
+                birth = self._pool.birth(volume, tags, PLAIN)
+                return self._receive(work, name, birth, opening, source)
 
         made = self._births.hidden(volume, tags, "receive", fill)
         return VolumeSnapshot(volume, head.label, made.size)
@@ -94,12 +102,3 @@ class Streams:
             raise damaged("the size of the volume differs from its header")
         self._pool.run.zfs("set", f"{HOME}={self._pool.home}", frozen, work=work)
         return head.size
-
-    def _write(self, work: Work, name: str, blank: list[str], stream: StreamReader) -> int:
-        head = stream.header
-        size = rounded(head.size)
-        self._pool.make(work, *blank, name)
-        device.write(self._pool, links.wait_for(name, size), stream.extents(), head.data)
-        frozen = f"{name}@{head.label}"
-        self._pool.run.zfs("snapshot", *options({HOME: self._pool.home}), frozen, work=work)
-        return size
