@@ -38,40 +38,49 @@ class Unmet:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node of a lab. ``state``: see ``NODE_STATES``; ``why``: see ``Guest``.
-
-    ``image``: the key of its image; ``services``: the ports on which it listens in the guest, by
-    their names; ``ports``: those at which these are reached. SQL is at ``host``, the others are
-    on the host of the lab, or at the guest's own address where it has one. ``addresses``: where
-    each is reached, as ``host:port``. ``position``: what it has executed, as its engine names it,
-    if it said so; ``behind``: transactions of the nodes that it replicates from which it has not
-    executed, None if it replicates from none, or that is not known. ``role_known``: how the role is
-    known, see ``Known``; empty as well where roles do not change. ``unmet``: what it lacks to be
-    ready, or is not known to have, as it was observed. ``answered``: whether it did; its state may
-    be ``unknown`` all the same, while a node on which it depends does not answer.
-    """
+    """A node of a lab."""
 
     name: str
     role: str
     state: str
+    """See ``NODE_STATES``."""
     host: str
+    """The address of its SQL port."""
     sql_port: int
+    """0 if it has no SQL."""
     ssh_port: int
     guest: str
     why: str = ""
+    """The error of a disk write, if one paused its guest."""
     image: str = ""
+    """The key of its image."""
     memory: int = 0
     cpus: int = 1
     disk: int | None = None
     services: Mapping[str, int] = field(default_factory=dict)
+    """The ports on which it listens in the guest, by their names."""
     ports: Mapping[str, int] = field(default_factory=dict)
+    """The ports at which its services are reached, by the names of these."""
     addresses: Mapping[str, str] = field(default_factory=dict)
+    """Where each service is reached, as ``host:port``.
+
+    SQL is reached at ``host``, the other services on the host of the lab, or at the guest's own
+    address if it has one.
+    """
     position: str = ""
+    """What it has executed, as its engine names it; empty if it did not answer that."""
     behind: int | None = None
+    """Transactions of its sources that it has not executed; None if it has no source, or that is
+    not known."""
     observed_at: float | None = None
+    """When it was asked; None: never, or too long ago."""
     role_known: Known = ""
+    """How the role is known, see ``Known``; empty as well where roles do not change."""
     unmet: tuple[Unmet, ...] = ()
+    """The requirements that it did not meet when it was observed, or that are not known."""
     answered: bool = False
+    """Whether it answered; its state may be ``unknown`` all the same, while a node on which it
+    depends does not answer."""
 
     @property
     def is_silent(self) -> bool:
@@ -96,35 +105,25 @@ class NodeView:
 
 @dataclass(frozen=True)
 class LabView:
-    """A lab. ``state``: see ``LAB_STATES``.
-
-    ``seconds``: how long its last start took. ``steps``: what ``up`` did just now;
-    ``first_use_seconds``: what of that went into an image and a template, before ``seconds``.
-    ``risks``: what its profile lets be lost, empty if no commit can be. ``ssl_ca``: where the
-    certificate is that clients check its servers with; empty: it takes no TLS. ``endpoints``: the
-    names of the nodes that users connect to, by the names of endpoints; the first is the default.
-    ``addresses``: where these nodes answer, as ``host:port``. ``parent``: the capture of another
-    lab that it is a branch of, as ``lab:NAME@LABEL``; empty for others. ``requested_nodes``: how
-    many were requested; the blueprint may have planned others, such as a proxy. 0: there is no
-    record. ``options``: as ``Options.shown``. ``links``: who replicates from whom.
-    ``observed_at``: when its nodes were asked; None: never, or too long ago.
-    ``interrupted``: the verb that was interrupted and is to be completed, and how; else empty.
-    """
+    """A lab."""
 
     name: str
     blueprint: str
     engine: str
     engine_version: str
     state: str
+    """See ``LAB_STATES``."""
     nodes: tuple[NodeView, ...]
     user: str
     password: str = field(repr=False)
     dsn: str = field(repr=False)
     ssl_ca: str = ""
+    """The path of the certificate with which clients verify its servers; empty: it takes no TLS."""
     image: str = ""
     template: str = ""
     owner: str = ""
     started: str = ""
+    """How it was last started, ``warm`` or ``cold``; empty if no node runs."""
     why_cold: str = ""
     memory: int = 0
     cpus: int = 1
@@ -133,18 +132,32 @@ class LabView:
     expires_at: float | None = None
     profile: str = ""
     risks: tuple[str, ...] = ()
+    """What its profile may lose; empty if no commit can be lost."""
     snapshots: str = ""
+    """The schedule of its snapshots."""
     seconds: float = 0.0
+    """How long its last start took."""
     first_use_seconds: float = 0.0
+    """How long the image and the template took to build, before ``seconds``; of ``up`` only."""
     steps: tuple[Step, ...] = ()
+    """The steps of the ``up`` that returned this view."""
     endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of the nodes that users connect to, by endpoint; the first is the default."""
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The addresses of these nodes, as ``host:port``, by endpoint."""
     parent: str = ""
+    """The snapshot that it is a branch of, as ``lab:NAME@LABEL``; empty for other labs."""
     requested_nodes: int = 0
+    """The number that was requested; the blueprint may have planned others, such as a proxy.
+    0: there is no record."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Its options as ``Options.shown`` returns them."""
     links: tuple[Link, ...] = ()
+    """Which node replicates from which."""
     observed_at: float | None = None
+    """When its nodes were asked; None: never, or too long ago."""
     interrupted: str = ""
+    """The verb that was interrupted and must be completed, and how; else empty."""
 
     @property
     def entry(self) -> NodeView | None:
@@ -202,27 +215,30 @@ def topology(nodes: Sequence[str], links: Sequence[Link]) -> list[Place]:
 
 @dataclass(frozen=True)
 class SnapshotView:
-    """A snapshot of a lab. ``name``: what it was taken as; ``at`` None if that is not known.
-
-    ``warm``: it has the RAM of all nodes, ``why_cold``: why it has not. ``pause``: seconds for
-    which the nodes were paused; ``ram``: bytes on disk of its files besides disks.
-    ``parent``: the capture that it descends from, as ``OWNER@LABEL``; ``branches``: the labs that
-    are clones of it. ``expires_at``: when it is removed, unless it is used; None for never.
-    ``current``: no other snapshot was taken or rolled back to since this one was.
-    """
+    """A snapshot of a lab."""
 
     label: str
     name: str
+    """The first part of its label, which users choose."""
     at: float | None
+    """When it was taken; None if that is not known."""
     warm: bool = False
+    """Whether it has the RAM of all nodes."""
     why_cold: str = ""
+    """Why it has no RAM."""
     pause: float = 0.0
+    """Seconds for which the nodes were paused."""
     ram: int = 0
+    """Bytes on disk of its files besides disks."""
     protected: bool = False
     expires_at: float | None = None
+    """When it is removed, unless it is used; None for never."""
     parent: str = ""
+    """The capture that it descends from, as ``OWNER@LABEL``."""
     branches: tuple[str, ...] = ()
+    """The labs that are clones of it."""
     current: bool = False
+    """Whether no other snapshot was taken or rolled back to since this one was."""
 
 
 def descent(views: Sequence[SnapshotView]) -> list[tuple[int, SnapshotView]]:
@@ -263,29 +279,29 @@ class PlannedNode:
 
 @dataclass(frozen=True)
 class Preview:
-    """The lab that ``up`` would create.
-
-    ``memory``, ``cpus``, ``disk``: the size that is requested for a node; ``each``: its nodes.
-    ``image_exists``: it need not be built. ``template``: empty if one is made first, None if
-    none is cloned. ``start``: warm or cold, then with ``why_cold``. ``displaces``: the templates
-    that would be removed for its own, as there are ``max_templates``.
-    """
+    """The lab that ``up`` would create."""
 
     name: str
     blueprint: str
     engine: str
     nodes: int
     memory: int
+    """Memory, processors and disk are the size that is requested for a node."""
     cpus: int
     disk: int | None
     profile: str
     image: str
     image_exists: bool
+    """False if the image would be built first."""
     template: str | None
+    """The template's key; empty if it would be built first, None if none is cloned."""
     start: str
+    """``warm`` or ``cold``."""
     why_cold: str = ""
     each: tuple[PlannedNode, ...] = ()
+    """The nodes, one by one."""
     displaces: tuple[str, ...] = ()
+    """The templates that would be removed for the new one, as there are ``max_templates``."""
 
 
 @dataclass(frozen=True)
@@ -297,8 +313,8 @@ class LabStatus:
 
 
 Use = Literal["current", "stale", "unused"]
-"""Of an image or a template: the next lab of its kind is made of it; or only those that there
-are; or nothing is, as something that its key holds is another now."""
+"""The use of an image or a template: ``current``: the next lab of its kind is cloned from it;
+``stale``: only existing labs are; ``unused``: no lab is, and a part of its key has changed."""
 
 
 @dataclass(frozen=True)
