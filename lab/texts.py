@@ -52,7 +52,7 @@ def harmless(text: str) -> str:
 
 
 def printable(cell: str) -> str:
-    """The same of a text that must not break the line either."""
+    """Text for a terminal as one line: line breaks are shown as escapes, too."""
     if cell.isprintable():
         return cell
     return "".join(

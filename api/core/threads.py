@@ -19,7 +19,7 @@ T = TypeVar("T")
 EACH = 4
 """Threads that the requests of a token may use at the same time."""
 _NOBODY = 16
-"""Those of requests that have no token yet: tokens are checked in these."""
+"""Threads of requests that have no token yet: tokens are checked in these."""
 _ALL = 64
 _KEPT = 1000
 

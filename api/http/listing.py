@@ -40,7 +40,7 @@ class Item:
         return Lab.of(self.view, self.seen.record if self.seen else None, login=login)
 
     def body(self, *, login: bool) -> bytes:
-        """The same as JSON; it is made once for each time that the lab was seen."""
+        """The lab as JSON, which is encoded once for each observation of the lab."""
         bodies = self.seen.bodies if self.seen is not None else {}
         found = bodies.get(login)
         if found is None:

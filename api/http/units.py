@@ -42,7 +42,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds, json_schema_input_type=floa
 SecondsInQuery = Annotated[
     float, BeforeValidator(_in_query, json_schema_input_type=float | _DURATION)
 ]
-"""The same in a query."""
+"""A duration in the query of a URL."""
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=int | _SIZE)]
 """A size that is asked for: a number of bytes, or a text such as 768M or 1G."""
 Time = Annotated[

@@ -90,7 +90,7 @@ _NOT_IN_FORMS = ("my_cnf", "user")
 
 
 def _options() -> tuple[OptionField, ...]:
-    """Those of ``Options``, whose types say what is typed."""
+    """The fields of ``Options``; their types decide how each is entered."""
     found, types = [], get_type_hints(Options)
     for field in fields(Options):
         if field.name in _NOT_IN_FORMS:

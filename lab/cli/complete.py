@@ -79,7 +79,7 @@ def snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def removable_snapshots(ctx: typer.Context, incomplete: str) -> list[str]:
-    """As ``snapshots``, without the state after creation."""
+    """Labels of snapshots that can be removed: all but the state after creation."""
     from lab.schedule import ORIGIN
 
     return [label for label in snapshots(ctx, incomplete) if label != ORIGIN]

@@ -413,7 +413,7 @@ def duration(flag: str, text: str) -> float:
 
 
 def seconds(flag: str, text: str) -> float:
-    """As ``duration``, of a flag that takes plain seconds as well: ``90``."""
+    """The seconds of a duration; a number without a unit, such as ``90``, is one of seconds."""
     return duration(flag, f"{text}s" if text.isdecimal() and text.isascii() else text)
 
 

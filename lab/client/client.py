@@ -315,7 +315,7 @@ class Client:
         unused: bool = False,
         age: float = 0.0,
     ) -> GcReport:
-        """As `lab gc`, for administrators; ``age``: seconds, for ``unused``."""
+        """Remove what `lab gc` removes; for administrators. ``age``: seconds unused, with ``unused``."""
         body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
         answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
         return read(answer.body, GcReport)
@@ -327,7 +327,7 @@ class Client:
     def follow(
         self, name: str, node: str, source: str = "engine", *, lines: int = 100
     ) -> Iterator[str]:
-        """As ``logs``, and then each new line, until the node or the service ends."""
+        """Yield the lines of ``logs``, then each new line, until the node or the service ends."""
         query = {"source": source, "lines": max(1, lines)}
         return self._wire.lines(path_of("labs", name, "nodes", node, "logs"), query)
 

@@ -177,7 +177,7 @@ def submitted(
 
 
 def _cancel_build(jobs: Jobs, ask: Callable[[], Answer]) -> None:
-    """As ``_cancel_lab``, for an image or a template."""
+    """Cancel the job that builds an image or a template, whether or not its answer arrived."""
     try:
         answer = ask()
     except HostUnfit:

@@ -26,7 +26,8 @@ from lab.spec import LabSpec
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 NOT_OF_POOLS = frozenset({"name", "ttl", "snapshots", "image", "user"})
-"""Keys of a lab that its claim decides, or that keep a request from being served by a pool."""
+"""Keys of a lab that pools cannot have: the request that takes a lab decides these, or a request
+with them is not served from a pool."""
 
 
 def _named_files(value: object) -> tuple[tuple[str, str], ...]:

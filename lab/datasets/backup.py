@@ -382,7 +382,7 @@ class _Reader:
             yield piece
 
     def exactly(self, size: int) -> Generator[bytes, None, bytes]:
-        """The same, which are returned at once too."""
+        """Yield the next ``size`` bytes in pieces, and return them as a whole."""
         found = b""
         for piece in self.next(size):
             found += piece

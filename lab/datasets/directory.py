@@ -110,7 +110,7 @@ class _Schema:
     cut: int
     """Where the triggers begin."""
     statements: int
-    """Those before them."""
+    """How many statements come before the triggers."""
 
     @property
     def names(self) -> bytes:

@@ -203,7 +203,7 @@ class _Bytes:
             size -= len(found[:size])
 
     def exactly(self, size: int) -> bytes:
-        """The same at once, for few bytes."""
+        """The next ``size`` bytes as a whole; for few bytes."""
         return b"".join(self.next(size))
 
     def upto(self, size: int) -> bytes:

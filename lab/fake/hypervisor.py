@@ -379,7 +379,7 @@ class FakeHypervisor:
         return [p for p in found if not proxy.has_no_server(p)]
 
     def _alike(self, record: Record) -> list[Record]:
-        """As ``_running_with``; without replicas of a cluster, or without the cluster."""
+        """The running guests of a lab on the same side: a cluster, or its replicas."""
         alone = guest_side.alone(record.disks)
         return [p for p in self._running_with(record) if guest_side.alone(p.disks) == alone]
 

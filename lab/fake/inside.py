@@ -230,7 +230,7 @@ def own_address(disks: Sequence[Disk]) -> str:
 
 
 def inner_address(disks: Sequence[Disk]) -> str:
-    """The same of the address on its segment."""
+    """The address of a guest on its segment, as its seed has it."""
     return _address(disks, "INNER_ADDRESS")
 
 

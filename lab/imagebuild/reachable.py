@@ -46,7 +46,7 @@ def reachable(recipe: Recipe, *, timeout: float = TIMEOUT) -> bool:
 
 
 def reachable_recently(recipe: Recipe, memory: Path, *, timeout: float = TIMEOUT) -> bool:
-    """As ``reachable``, with answers kept in the file ``memory``: yes for an hour, no for 5 min.
+    """Whether a repository answers, by the file ``memory``: yes is kept for an hour, no for 5 min.
 
     An older no is given once more, and asked again while the caller continues: only
     the first question of all keeps anybody waiting.

@@ -59,7 +59,7 @@ class Recipe:
     """An image as described; paths as the guest sees them."""
 
     name: Given[str]
-    """That of its directory."""
+    """The name of its directory."""
     engine: _Word
     """The engine that is installed."""
     suite: _Word

@@ -116,7 +116,7 @@ def logs(ctx: Context, name: str, node: str, source: str, *, lines: int) -> Iter
 def follow(
     ctx: Context, name: str, node: str, source: str, *, lines: int, idle: float = _IDLE
 ) -> Iterator[str | None]:
-    """As ``logs``, and then what comes after, until it is closed or the node ends.
+    """Yield the lines of ``logs``, then each new line, until it is closed or the node ends.
 
     None whenever nothing came for ``idle`` seconds. The context is not used once this returned.
     """

@@ -39,7 +39,7 @@ from lab.undo import Undo
 KEPT = 3600.0
 """Seconds for which a snapshot that was taken for branches stays once it has none."""
 _STARTED = 120.0
-"""The same until its command has completed: what a killed one leaves. A running one keeps it."""
+"""Seconds for which such a snapshot stays if its command was killed; a running one keeps it."""
 
 
 def take(
@@ -162,7 +162,7 @@ def kept(ctx: Context, name: str, wanted: str) -> Iterator[Capture]:
 
 @contextmanager
 def kept_or_taken(ctx: Context, name: str, wanted: str, what: str) -> Iterator[Capture]:
-    """As ``kept``; where none is ``wanted``, one is taken for the block, named ``what``.
+    """Keep a snapshot as ``kept`` does, or take one called ``what`` if none is ``wanted``.
 
     That is removed afterwards, unless it has branches: then it stays for a while.
     """

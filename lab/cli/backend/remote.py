@@ -47,7 +47,7 @@ _LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
-"""As ``lab.observe.sql.ask``."""
+"""Runs statements; see ``lab.observe.sql.ask``."""
 
 
 @contextmanager

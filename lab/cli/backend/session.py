@@ -273,7 +273,7 @@ class HostSession(Session, Protocol):
     """The verbs in one open context on the host of the labs."""
 
     def extend(self, name: str, ttl: float | None) -> LabView:
-        """As ``Session.extend``; None: a lease without end."""
+        """Set a new lease of a lab, counted from now; ``ttl`` None: without end."""
 
     def send(
         self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool

@@ -49,7 +49,7 @@ def disks_in(text: str) -> dict[str, bool]:
 
 
 def guest_uuid(guest: GuestSpec) -> uuid.UUID:
-    """The same guest always has the same UUID; another home's guest another one."""
+    """The UUID of a guest, which is derived from its home and name."""
     return uuid.uuid5(uuid.NAMESPACE_URL, f"urn:lab:{guest.tags.get('home', '')}:{guest.name}")
 
 

@@ -81,7 +81,7 @@ class Place:
         return {name: kept for name, kept in everyones if kept.tags.get("home") == self._home}
 
     def everyones(self) -> dict[GuestName, Kept]:
-        """As ``all_kept``, of all installations."""
+        """The guests of all installations, with what is kept of each."""
         names = sorted(path.name for path in self.root.iterdir() if path.name[0] != ".")
         found = {GuestName(name): self._read(name) for name in names}
         return {name: kept for name, kept in found.items() if kept is not None}

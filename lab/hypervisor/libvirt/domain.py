@@ -108,7 +108,7 @@ def domain_xml(guest: GuestSpec, machine: Machine, *, incoming: bool = False) ->
 
 
 def domain_uuid(guest: GuestSpec) -> uuid.UUID:
-    """The same guest always has the same UUID; another home's guest another one."""
+    """The UUID of a guest, which is derived from its home and name."""
     return _uuid(guest.tags.get("home", ""), guest.name)
 
 

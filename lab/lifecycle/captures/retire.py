@@ -40,7 +40,7 @@ def remove(ctx: Context, key: str) -> None:
 
 
 def discard(ctx: Context, key: str) -> None:
-    """As ``remove``; the image's lock is held."""
+    """Remove an image and its templates; the lock of the image is held by the caller."""
     for found in ctx.store.templates.all():
         if key in found.images:
             with suppress(Conflict):  # a lab is a clone of it, which the image's error names

@@ -47,7 +47,7 @@ def each(
 def each_until(
     step: Callable[[T, Callable[[], None]], R], items: Iterable[T], halt: Callable[[], None]
 ) -> list[R]:
-    """As ``each``, of steps that wait: each calls what it is given, meanwhile.
+    """Run steps that wait as ``each`` does; each step calls its second argument while it waits.
 
     That calls ``halt``, and raises Interrupted once another step failed.
     """

@@ -45,7 +45,7 @@ from lab.wait import Deadline
 MEMORY = 2 * GIB
 """Bytes of address space: a dump needs 100 MiB, the longest line of a directory 1 GiB."""
 MEMORY_OF_SERVER = 4 * GIB
-"""The same with the client of a live server, which holds a row of it."""
+"""Bytes of address space with the client of a live server, which holds one of its rows."""
 SECONDS = 24 * 3600
 """Of processor time: 100 MB a second are read."""
 _STALL = 1800.0

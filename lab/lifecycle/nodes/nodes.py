@@ -191,7 +191,7 @@ def plan(
 def plan_at_guest_addresses(
     owner: Owner, plans: Sequence[NodePlan], images: Images, segment: int
 ) -> list[Node]:
-    """As ``plan``, where the host reaches guests at their own addresses."""
+    """Plan the nodes of a lab on hosts that reach guests at their own addresses."""
     found = []
     for node in plan(owner, plans, images):
         own = network.own_address(segment, node.index)
@@ -240,7 +240,7 @@ def seed_disk(
 def address_seed(node: Node, segment: int) -> bytes:
     """The seed of a clone whose address differs from that of the template's node.
 
-    It tells nothing else: what became of the node's other files stays.
+    It has the network cards only, so the other files of the node stay as they are.
     """
     return seed.pack(network.cards(node.index, segment))
 
