@@ -283,7 +283,7 @@ class Observing:
         return replace(ctx.ways, kept=kept)
 
     def _connections(self, ctx: Context, name: str) -> Kept | None:
-        """The kept connections to a lab's servers; None while a job or a command works on the lab."""
+        """The connections to a lab's servers; None while a job or command works on the lab."""
         lab = self.labs().get(name)
         if ctx.kept is None or lab is None:
             return None

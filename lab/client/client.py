@@ -315,7 +315,7 @@ class Client:
         unused: bool = False,
         age: float = 0.0,
     ) -> GcReport:
-        """Remove what `lab gc` removes; for administrators. ``age``: seconds unused, with ``unused``."""
+        """Remove what `lab gc` removes; for administrators. ``age``: seconds, for ``unused``."""
         body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
         answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
         return read(answer.body, GcReport)

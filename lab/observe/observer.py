@@ -18,7 +18,7 @@ from lab.wait import Deadline
 WATCHED_EVERY = 1.0
 """Seconds from the begin of a round to that of the next, while somebody reads."""
 IDLE_EVERY = 10.0
-"""Seconds between rounds while nobody reads, and for labs with slow servers, which rounds burden."""
+"""Seconds between rounds while nobody reads, and for labs with slow servers."""
 TOO_OLD = 30.0
 """Seconds after which an observation says nothing about a lab any more."""
 _WATCHING = 3.0

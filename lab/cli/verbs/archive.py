@@ -247,7 +247,7 @@ def export_snapshot(
 @manual(
     "lab snapshot import shop.lab",
     "lab snapshot import shop.lab copy --ttl 2h",
-    "lab snapshot import https://labs.example/shop.lab --warm-only",
+    "lab snapshot import shop.lab --warm-only",
 )
 def import_snapshot(
     ctx: typer.Context,

@@ -60,7 +60,7 @@ class Builder:
     def build(
         self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
     ) -> BuiltImage:
-        """Build an image in a guest; raises as ``lab.imagebuild.build.build`` and hypervisors do."""
+        """Build an image in a guest; raises as ``imagebuild.build`` and hypervisors do."""
         check_cloud_image(self.cloud_image)
         _check_space(out)
         scratch = make_directory(out / "builder", REACHABLE)
