@@ -43,7 +43,7 @@ def described(request: Request, _: Reader) -> dict[str, Any]:
     return found
 
 
-_ROUTERS = (
+ROUTERS = (
     document_router,
     health.router,
     labs.router,
@@ -91,7 +91,7 @@ def create_app(core: Core, jobs: Jobs) -> FastAPI:
     )
     dependencies.install(app, core, jobs)
     app.state.failures = FailedLogins(core.settings.serve.failed_auth)
-    for router in _ROUTERS:
+    for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(RequestMiddleware, core=core)
     if core.settings.serve.page:
@@ -128,7 +128,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     schemas["Problem"] = problems.Problem.model_json_schema()
-    for route in (route for router in _ROUTERS for route in router.routes):
+    for route in (route for router in ROUTERS for route in router.routes):
         if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 _describe(found["paths"][route.path_format][method.lower()], scope_of(route))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dbos import DBOS
 
@@ -36,8 +36,10 @@ class Sweeper:
         self._core = core
         self._jobs = jobs
         self.periodic = Periodic("sweeper", self.sweep, core.settings.serve.sweep)
+        self.clock: Callable[[], float] = time.monotonic
+        """Elapsed seconds, by which periods are counted."""
         self._pruned = 0.0
-        self._rotated = 0.0
+        self._rotated = -_ROTATE_EVERY
         self._tried: dict[str, float] = {}
         self._wall, self._passed = time.time(), _passed()
         self._known: dict[str, Mapping[str, float | None]] = {}
@@ -59,15 +61,15 @@ class Sweeper:
             with isolated("sweeper", lab.name):
                 if lab.expires_at <= now:
                     self._expire(lab)
-                elif lab.expires_at <= now + self._warning(lab):
+                elif lab.expires_at <= now + self.warning(lab):
                     webhooks.expiring(lab, lab.expires_at, "lease")
         self._clear(creating, {job.lab for job in jobs})
         uploads.prune(core, now)
-        if now - self._rotated >= _ROTATE_EVERY:
-            self._rotated = now
+        if (elapsed := self.clock()) - self._rotated >= _ROTATE_EVERY:
+            self._rotated = elapsed
             with isolated("sweeper", "tokens"):
                 core.known.record_uses(core.store)
-            self._rotate()
+            self.rotate()
         if now - self._pruned >= _PRUNE_EVERY:
             self._pruned = now
             self.prune(now - core.settings.serve.keep_jobs)
@@ -103,7 +105,7 @@ class Sweeper:
             if at is not None and (at == known.get(field) or (jump > 0 and at <= now))
         }
 
-    def _warning(self, lab: LabRecord) -> float:
+    def warning(self, lab: LabRecord) -> float:
         """Seconds from the warning to the end of a lease: less than between two heartbeats."""
         before = self._core.settings.serve.warn_before
         return before if lab.heartbeat is None else min(before, lab.heartbeat / 2)
@@ -117,7 +119,7 @@ class Sweeper:
 
     def _is_time(self, what: str) -> bool:
         """Whether ``what`` was not tried within the last ``_AGAIN`` seconds; now it is."""
-        now = time.monotonic()
+        now = self.clock()
         self._tried = {name: at for name, at in self._tried.items() if now - at < _AGAIN}
         return self._tried.setdefault(what, now) == now
 
@@ -141,7 +143,7 @@ class Sweeper:
             return False
         return record.job not in {job.id for job in self._core.store.jobs.open()}
 
-    def _rotate(self) -> None:
+    def rotate(self) -> None:
         """Submit the snapshots that are due by schedules; labs with open jobs: later.
 
         Jobs take them, as that needs answers of guests.

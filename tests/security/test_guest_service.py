@@ -70,7 +70,7 @@ def hosting(root: Path, behaviour: str, sql: str = "silent", **changes: Any) -> 
 
 def rotate(host: Host) -> None:
     """Have the sweeper look at schedules at once."""
-    host.site.service.sweeper._rotated = 0.0
+    host.site.later(60.0)
 
 
 def test_leases_end_whatever_guests_do(short: Path) -> None:

@@ -206,8 +206,7 @@ def test_a_long_form_is_refused(here: Site) -> None:
 @pytest.fixture
 def stuck(here: Site) -> Iterator[dict[str, Any]]:
     """A job that waits for room."""
-    serve = here.service.core.settings.serve
-    object.__setattr__(serve, "memory", here.service.core.admission.used().memory + MEMORY)
+    here.change(memory=here.service.core.admission.used().memory + MEMORY)
     job = here.ask("POST", "/v1/labs", {**BODY, "nodes": 1, "name": "fits"}).json()
     assert here.ask("GET", f"/v1/jobs/{job['id']}?wait=20").json()["state"] == "succeeded"
     found = here.ask("POST", "/v1/labs", {**BODY, "nodes": 1, "name": "waits"}).json()
@@ -217,7 +216,7 @@ def stuck(here: Site) -> Iterator[dict[str, Any]]:
         here.ask("POST", f"/v1/jobs/{found['id']}/cancel")
         assert here.ask("GET", f"/v1/jobs/{found['id']}?wait=20").json()["state"] == "cancelled"
         assert here.ask("DELETE", "/v1/labs/fits?wait=20").status_code == 204
-        object.__setattr__(serve, "memory", 0)
+        here.change(memory=0)
 
 
 def test_waits_are_limited_and_end_with_their_client(here: Site, stuck: dict[str, Any]) -> None:
@@ -370,7 +369,7 @@ def test_jobs_are_limited(here: Site, stuck: dict[str, Any]) -> None:
     for job in jobs:
         here.ask("POST", f"/v1/jobs/{job}/cancel", token=token)
         here.ask("GET", f"/v1/jobs/{job}?wait=20", token=token)
-    object.__setattr__(here.service.core.settings.serve, "memory", 1)  # no room to start again
+    here.change(memory=1)  # no room to start again
     assert here.ask("POST", "/v1/labs/fits/stop?wait=20").status_code == 200
     started = here.ask("POST", "/v1/labs/fits/start").json()["id"]
     for path in ("start", "stop", "kill", "nodes/n1/restart", "snapshots", "rollback"):
@@ -425,8 +424,7 @@ def test_only_pages_have_places(here: Site) -> None:
 
 def test_jobs_of_others_stay_when_a_lab_goes(here: Site) -> None:
     """Protects a project whose request waits from one that removes a lab of the same name."""
-    settings, used = here.service.core.settings.serve, here.service.core.admission.used().memory
-    object.__setattr__(settings, "memory", used + 2 * MEMORY)
+    here.change(memory=here.service.core.admission.used().memory + 2 * MEMORY)
     ours, theirs = (here.token(f"same-{n}", project=f"same-{n}") for n in (1, 2))
     body = {**BODY, "name": "same", "nodes": 1}
     try:
@@ -441,7 +439,7 @@ def test_jobs_of_others_stay_when_a_lab_goes(here: Site) -> None:
         assert here.ask("GET", f"{job}?wait=20", token=theirs).json()["state"] == "succeeded"
         here.ask("DELETE", "/v1/labs/same?wait=20", token=theirs)
     finally:
-        object.__setattr__(settings, "memory", 0)
+        here.change(memory=0)
 
 
 def test_quotas_count_all_that_a_project_takes(here: Site) -> None:
@@ -565,7 +563,7 @@ def test_connections_that_begin_no_tls_are_closed_too(tmp_path: Path) -> None:
         with httpx.Client(base_url=found.client.base_url, verify=trust, timeout=LATE) as other:
             answer = other.get("/healthz")
             # It would hold for the ports of labs too, so it takes a setting.
-            object.__setattr__(found.service.core.settings.serve, "hsts", True)
+            found.change(hsts=True)
             strict = other.get("/healthz").headers["strict-transport-security"]
         assert answer.text == "ok\n"
         assert "strict-transport-security" not in answer.headers

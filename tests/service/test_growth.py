@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +138,7 @@ def test_what_fills_the_disk_is_refused_when_it_is_full(tmp_path: Path) -> None:
     """Protects the space that is kept free: requests are written to it too."""
     with site(tmp_path) as here:
         here.make("first")
-        settings = here.service.core.settings
-        full = replace(settings, space_floor=1 << 60)
-        object.__setattr__(here.service.core, "settings", full)
+        here.change(space_floor=1 << 60)
         token = here.token()
         answer = here.ask("POST", "/v1/labs", FAILS, token=token)
         assert answer.status_code == 503, answer.text

@@ -21,7 +21,7 @@ from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import status
-from lab.lifecycle.service.activity import _busy, _count, activity
+from lab.lifecycle.service.activity import activity, count_of, is_busy
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
 from lab.observe.ways import Rows
@@ -194,7 +194,7 @@ def test_a_real_server_tells_our_questions_from_those_of_users() -> None:
 
             def counted() -> int:
                 rows = real.ask("SHOW GLOBAL STATUS LIKE 'Com%'")
-                return _count(Rows(("name", "value"), tuple(rows), len(rows)))
+                return count_of(Rows(("name", "value"), tuple(rows), len(rows)))
 
             before = counted()
             real.ask(LOOK, question_to_replica({}))
@@ -274,4 +274,4 @@ def process(
 
 def seen_busy(*processes: tuple[object, ...]) -> bool:
     columns = ("Id", "User", "Host", "db", "Command", "Time", "State", "Info", "Progress")
-    return _busy(Rows(columns, processes, len(processes)))
+    return is_busy(Rows(columns, processes, len(processes)))

@@ -263,8 +263,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
     # What tests before removed may still be going, and would make room.
     assert until(lambda: not store.jobs.open() or None, Deadline.after(60))
     used = admission.used().memory
-    settings = here.service.core.settings
-    object.__setattr__(settings.serve, "memory", used + 2 * MEMORY)
+    here.change(memory=used + 2 * MEMORY)
     try:
         first = here.make("room-1")
         waiting = [
@@ -274,7 +273,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         never = here.ask("POST", "/v1/labs", {**BODY, "nodes": 9, "memory": 1 << 40})
         assert (never.status_code, never.headers.get("retry-after")) == (429, None)
         assert "9T of memory" in never.json()["detail"]
-        object.__setattr__(settings.serve, "queue", 2)
+        here.change(queue=2)
         full = here.ask("POST", "/v1/labs", BODY)
         assert (full.status_code, full.headers["retry-after"]) == (429, "30")
         here.ask("DELETE", f"/v1/labs/{first['name']}?wait=20")
@@ -283,8 +282,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
         here.ask("POST", f"/v1/jobs/{waiting[1]}/cancel")
         assert here.ask("GET", f"/v1/jobs/{waiting[1]}?wait=20").json()["state"] == "cancelled"
     finally:
-        object.__setattr__(settings.serve, "memory", 0)
-        object.__setattr__(settings.serve, "queue", 100)
+        here.change(memory=0, queue=100)
 
 
 def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:

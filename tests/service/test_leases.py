@@ -79,8 +79,8 @@ def test_no_warning_comes_between_two_heartbeats(here: Site) -> None:
     here.make("beating", heartbeat=60)
     here.make("leased", ttl=3600)
     labs, sweeper = here.service.core.store.labs, here.service.sweeper
-    assert sweeper._warning(labs.get("beating")) == 30
-    assert sweeper._warning(labs.get("leased")) == here.service.core.settings.serve.warn_before
+    assert sweeper.warning(labs.get("beating")) == 30
+    assert sweeper.warning(labs.get("leased")) == here.service.core.settings.serve.warn_before
     for name in ("beating", "leased"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
@@ -101,7 +101,7 @@ def test_schedules_of_snapshots_are_kept(here: Site) -> None:
     here.make("kept", snapshots="hourly:2")
 
     def taken() -> bool | None:
-        here.service.sweeper._rotated = 0.0  # as if a minute had passed
+        here.later(60.0)
         found = here.ask("GET", "/v1/labs/kept/snapshots").json()
         return any(one["name"] == "hourly" for one in found) or None
 
@@ -110,8 +110,8 @@ def test_schedules_of_snapshots_are_kept(here: Site) -> None:
 
 def rotate(here: Site) -> None:
     """Have schedules looked at, as the sweeper does each minute."""
-    here.service.sweeper._tried.clear()
-    here.service.sweeper._rotate()
+    here.later(60.0)
+    here.service.sweeper.rotate()
 
 
 @pytest.mark.parametrize("plan", ["hourly:2,daily:1", "weekly:1"])
@@ -121,15 +121,14 @@ def test_a_schedule_that_fails_is_left_for_an_hour(tmp_path: Path, plan: str) ->
     And a lab with one snapshot a week from a second week without.
     """
     with site(tmp_path) as here:
-        jobs, settings = here.service.core.store.jobs, here.service.core.settings
+        jobs, floor = here.service.core.store.jobs, here.service.core.settings.space_floor
 
         def failed() -> list[str]:
             assert until(lambda: not jobs.open() or None, Deadline.after(20))
             return [job.id for job in jobs.latest(kinds=["snapshot"], lab="full")]
 
         here.make("full", snapshots=plan)
-        floor = settings.space_floor
-        object.__setattr__(settings, "space_floor", 1 << 62)
+        here.change(space_floor=1 << 62)
         rotate(here)
         first = failed()
         assert [jobs.get(one).state for one in first] == ["failed"]
@@ -141,7 +140,7 @@ def test_a_schedule_that_fails_is_left_for_an_hour(tmp_path: Path, plan: str) ->
         assert set(second) > set(first)
         rotate(here)
         assert failed() == [second[0]]  # one is kept
-        object.__setattr__(settings, "space_floor", floor)
+        here.change(space_floor=floor)
         jobs.update(second[0], created_at=time.time() - 3601)
         rotate(here)
         assert [jobs.get(one).state for one in failed()] == ["succeeded", "failed"]

@@ -259,7 +259,7 @@ def test_the_sweeper_resumes_what_a_killed_snapshot_left_paused(here: Site) -> N
         ctx.home.directory(CaptureRef(Owner("lab", "shop"), "one.20260101t000000")).mkdir(
             parents=True
         )
-        here.service.sweeper._rotate()
+        here.service.sweeper.rotate()
         here.settled()
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 

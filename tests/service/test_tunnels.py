@@ -17,7 +17,7 @@ from fastapi.routing import APIWebSocketRoute
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import ClientConnection
 
-from lab.api.app import _ROUTERS
+from lab.api.app import ROUTERS
 from lab.api.routes import tunnels
 from lab.client import Client
 from lab.client.tunnel import open_tunnel
@@ -151,7 +151,7 @@ def on_terminal(env: Mapping[str, str], *words: str, typed: Mapping[str, bytes])
 @pytest.mark.usefixtures("guest")
 def test_every_tunnel_takes_a_token_that_may(here: Site) -> None:
     """Protects nodes, by every WebSocket that there is, but those of test_serve_archives.py."""
-    routes = [route for router in _ROUTERS for route in router.routes]
+    routes = [route for router in ROUTERS for route in router.routes]
     paths = [route.path for route in routes if isinstance(route, APIWebSocketRoute)]
     into = [f"/v1/labs/{{name}}/nodes/{{node}}/{kind}" for kind in ("ssh", "console")]
     others = ("/archive", "/datasets/upload")

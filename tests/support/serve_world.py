@@ -97,6 +97,18 @@ class Site:
         found: dict[str, Any] = answer.json()
         return found
 
+    def change(self, **values: Any) -> None:
+        """Have the running service use other settings, of the host or of its own table."""
+        settings = self.service.core.settings
+        for name, value in values.items():
+            table = settings if name in Settings.__dataclass_fields__ else settings.serve
+            object.__setattr__(table, name, value)  # frozen for the service, which only reads them
+
+    def later(self, seconds: float) -> None:
+        """Have the service's sweeper see a clock that is ahead by that."""
+        sweeper, clock = self.service.sweeper, self.service.sweeper.clock
+        sweeper.clock = lambda: clock() + seconds
+
     def settled(self, seconds: float = 20.0) -> None:
         """Wait until no job is open."""
         jobs = self.service.core.store.jobs

@@ -164,11 +164,11 @@ def _write_seed(path: Path, recipe: Recipe, layout: Layout, instance: str) -> No
     job = f"RECIPE={recipe.name}\nLAYOUT={layout}\nMIRROR=\n"
     wanted = "".join(f"{tool} {package}\n" for tool, package in tools(recipe).items())
     script = (HERE / "builder.sh").read_bytes()
-    beside = {"lab.tar": _program(), "job": job.encode(), "tools": wanted.encode()}
+    beside = {"lab.tar": build_program(), "job": job.encode(), "tools": wanted.encode()}
     nocloud.write(path, script, beside, instance=instance)
 
 
-def _program() -> bytes:
+def build_program() -> bytes:
     """A tar archive of ``lab`` and of the recipes, as far as a builder needs them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:

@@ -158,7 +158,7 @@ def personalise(
 
         deadline = Deadline.after(timeout)
         try:
-            return _send(ctx, node, message, blueprint.transient, deadline, halt)
+            return send_message(ctx, node, message, blueprint.transient, deadline, halt)
         except CommandFailed as error:
             if _OLDER not in error.stderr:
                 raise
@@ -167,12 +167,12 @@ def personalise(
             note = f"{node.name}: the image is of an earlier version of lab: client sessions remain"
             ctx.progress.note("sessions", note)
         older = partial(message, reseeds=False)
-        return _send(ctx, node, older, blueprint.transient, deadline, halt)
+        return send_message(ctx, node, older, blueprint.transient, deadline, halt)
 
     return sum(each_until(one, nodes, ctx.progress.halt))
 
 
-def _send(
+def send_message(
     ctx: Context,
     node: Node,
     message: Callable[[], bytes],
@@ -240,7 +240,7 @@ def renew(
                 authorized=login.public,
                 statements=(),
             )
-        _send(ctx, node, lambda: message, blueprint.transient, Deadline.after(timeout), halt)
+        send_message(ctx, node, lambda: message, blueprint.transient, Deadline.after(timeout), halt)
 
     each_until(one, nodes, ctx.progress.halt)
 

@@ -82,7 +82,7 @@ def activity(
             asked, node.sql_port, [_COUNTERS, _PROCESSES], timeout=left
         )
         try:
-            return f"{node.name}:{_count(counters)}", _busy(processes)
+            return f"{node.name}:{count_of(counters)}", is_busy(processes)
         except (ValueError, KeyError) as error:
             raise NotReady(
                 f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
@@ -94,7 +94,7 @@ def activity(
     return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))
 
 
-def _count(rows: Rows) -> int:
+def count_of(rows: Rows) -> int:
     """How many statements were counted; raises ValueError for what is no count."""
     found = {str(name): int(str(value)) for name, value in rows.rows if str(name)[:4] == "Com_"}
     looks = found.pop(_LOOKS, 0)
@@ -102,7 +102,7 @@ def _count(rows: Rows) -> int:
     return used - min(looks, found.get(_SELECTS, 0))
 
 
-def _busy(rows: Rows) -> bool:
+def is_busy(rows: Rows) -> bool:
     """Whether a statement runs for long that is not our own question.
 
     Raises ValueError or KeyError for what is no list of processes.

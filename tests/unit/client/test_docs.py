@@ -280,13 +280,12 @@ def test_curl_and_a_job_that_fails(
     monkeypatch.setattr(here.service.core.limits.waits, "per_token", 0)
     # As if the disk had space when the job was submitted.
     monkeypatch.setattr("lab.api.jobs.submit._FILL", frozenset())
-    settings = here.service.core.settings
-    floor = settings.space_floor
-    object.__setattr__(settings, "space_floor", 1 << 62)
+    floor = here.service.core.settings.space_floor
+    here.change(space_floor=1 << 62)
     try:
         failed = run(script, {**env, "CI_JOB_ID": "full"}, tmp_path, code=1)
     finally:
-        object.__setattr__(settings, "space_floor", floor)
+        here.change(space_floor=floor)
     assert "kept free" in failed.stderr
     assert "null" not in failed.stderr
     here.settled()

@@ -192,9 +192,9 @@ def test_the_program_it_is_given_runs_alone(tmp_path: Path) -> None:
     """Protects builders, which have Python's standard library and nothing else."""
     import sys
 
-    from lab.imagebuild.in_guest.builder import _program
+    from lab.imagebuild.in_guest.builder import build_program
 
-    with tarfile.open(fileobj=io.BytesIO(_program())) as tar:
+    with tarfile.open(fileobj=io.BytesIO(build_program())) as tar:
         for member in tar:
             path = tmp_path / member.name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.hand_over import Started
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.personalise import _send, prepare
+from lab.lifecycle.nodes.personalise import prepare, send_message
 from lab.lifecycle.query import query
 from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
@@ -149,7 +149,9 @@ def test_sessions_are_reported_though_a_cluster_was_not_primary_for_a_moment(wor
         channel = ctx.hypervisor.channel(N1)
         node = power.running(ctx, "shop")[0]
         messages = [b"sessions\nsql " + b"SELEKT".hex().encode() + b"\n", b"sessions\n"]
-        ended = _send(ctx, node, lambda: messages.pop(0), "syntax", Deadline.after(10), go_on)
+        ended = send_message(
+            ctx, node, lambda: messages.pop(0), "syntax", Deadline.after(10), go_on
+        )
         assert ended == 1
         assert channel.personalise(b"", timeout=1) == 0
 
@@ -191,7 +193,7 @@ def test_a_server_that_takes_long_is_waited_for(world: World, late: str) -> None
 
     node, slow = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
     with world.open() as ctx:
-        ended = _send(
+        ended = send_message(
             replace(ctx, hypervisor=slow), node, lambda: b"", GALERA.transient,
             Deadline.after(10), go_on,
         )  # fmt: skip
@@ -208,7 +210,7 @@ def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) 
 
     node, refusing = Node(Owner("lab", "shop"), "n1", 1, "member"), cast("Any", Hypervisor())
     with world.open() as ctx, pytest.raises(CommandFailed, match="personalise"):
-        _send(
+        send_message(
             replace(ctx, hypervisor=refusing), node, lambda: b"", GALERA.transient,
             Deadline.after(0.3), go_on,
         )  # fmt: skip

@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from lab.errors import CommandFailed, NotReady
-from lab.lifecycle.service.activity import _COUNTERS, _count
+from lab.lifecycle.service.activity import _COUNTERS, count_of
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
 from lab.observe.sql import Kept, ask_all
@@ -102,7 +102,7 @@ def test_looks_on_it_are_no_use_of_the_lab(place: tuple[Server, int]) -> None:
         for _ in range(3):
             kept(ACCOUNT, port, [LOOK, QUESTION], timeout=9)
         (after,) = kept(ACCOUNT, port, [_COUNTERS], timeout=9)
-        assert _count(after) == _count(before)
+        assert count_of(after) == count_of(before)
         (idle,) = real.ask("SELECT COMMAND, INFO FROM information_schema.PROCESSLIST"
                            " WHERE USER = 'lab'")  # fmt: skip
         assert idle == ("Sleep", None)
