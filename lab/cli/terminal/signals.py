@@ -2,6 +2,9 @@
 
 The first raises KeyboardInterrupt, so that each ``with Undo()`` on the stack cleans up. During
 the clean-up a second one only prints a message, and a third ends the process immediately.
+
+Python calls a handler wherever it is, also in a callback of a weak reference, of the collector or
+of a library in C, from which no exception gets out. One that was lost there is raised once more.
 """
 
 from __future__ import annotations
@@ -9,12 +12,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Literal, NoReturn
 
 from lab.errors import Interrupted
 from lab.undo import Undo
+
+_AGAIN = 0.01
+"""Seconds after which a signal whose exception was lost comes again: that callback is over then."""
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -42,6 +50,7 @@ class Interrupts:
         self.left = ""
         self.on_first: Callable[[], None] = lambda: None
         self.came = 0
+        self._last = int(signal.SIGINT)
         self._during_cleaning = 0
         self._raised = False
         self._line: Literal["", "open", "ended"] = ""
@@ -49,17 +58,22 @@ class Interrupts:
         self._patience = 1
         self._receiver: Callable[[int], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._hooks = (sys.unraisablehook, sys.excepthook)
 
     def __enter__(self) -> Interrupts:
         for number in HANDLED:
             # nohup and a shell's background jobs ignore signals on purpose.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
+        self._hooks = (sys.unraisablehook, sys.excepthook)
+        sys.unraisablehook = self._unraisable
+        sys.excepthook = self._printed
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        sys.unraisablehook, sys.excepthook = self._hooks
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
@@ -97,6 +111,7 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.came += 1
+        self._last = number
         if self._receiver is not None:
             self._receiver(number)
         elif self._raised or self._shielded or _undoing(frame):
@@ -108,10 +123,33 @@ class Interrupts:
         else:
             self._raised = True
             self.on_first()
-            if self.doing:
+            if self.doing and not self._line:
                 write_stderr(f"lab: interrupted, {self.doing} ...")
                 self._line = "open"
             raise KeyboardInterrupt
+
+    def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
+        """Python's hook for what was raised in one of its own callbacks."""
+        if not self._lost(lost.exc_type):
+            self._hooks[0](lost)
+
+    def _printed(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Python's hook for what is printed: here by a library in C that cannot pass it on."""
+        if not self._lost(kind):
+            self._hooks[1](kind, error, trace)
+
+    def _lost(self, kind: type[BaseException]) -> bool:
+        """Whether it was the exception of a signal; it will come again."""
+        here = threading.current_thread() is threading.main_thread()
+        if not (here and self._raised and issubclass(kind, KeyboardInterrupt)):
+            return False
+        self._raised, self.came = False, self.came - 1
+        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), self._last))
+        again.daemon = True
+        again.start()
+        return True
 
     def _left(self) -> int:
         """How many more signals only print a message: the third one ends the process."""

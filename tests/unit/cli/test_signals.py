@@ -355,3 +355,45 @@ def test_run_interrupted_twice_while_the_lab_is_removed(start: Start) -> None:
     assert code == 4
     assert "still removing the lab" in err
     assert removed(lab)
+
+
+LOST = """
+import signal, sys, time, weakref
+from lab.cli.terminal.signals import Interrupts
+
+class Thing:
+    pass
+
+def printed(_):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+
+with Interrupts() as interrupts:
+    interrupts.doing = "removing the lab"
+    thing = Thing()
+    kept = weakref.ref(thing, {callback})
+    try:
+        del thing
+        time.sleep(20)
+    except KeyboardInterrupt:
+        interrupts.finish()
+        print(interrupts.came)
+"""
+
+
+@pytest.mark.parametrize(
+    "callback",
+    ["lambda _: signal.raise_signal(signal.SIGTERM)", "printed"],
+    ids=["of Python", "of a library in C"],
+)
+def test_an_interrupt_within_a_callback_is_not_lost(callback: str) -> None:
+    """Protects Ctrl-C: Python prints what is raised in a callback, as in imports, and continues."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOST.replace("{callback}", callback)],
+        check=False, capture_output=True, text=True, timeout=FAR,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr == "lab: interrupted, removing the lab ... done\n"
