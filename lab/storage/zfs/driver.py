@@ -23,8 +23,8 @@ from lab.storage import (
     sparse,
 )
 from lab.storage.zfs import device, links
-from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import Commands, Runner, telling
+from lab.storage.zfs.creation import VolumeCreation, rounded
 from lab.storage.zfs.faults import Fault, fault_of
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
@@ -62,19 +62,19 @@ class ZfsStorage:
         self._pool = Pool(Layout(parent), home, Commands(parent, runner))
         self._works = Works(works)
         self._removal = Removal(self._pool, self._works)
-        self._births = Births(self._pool, self._works, self._removal)
+        self._creation = VolumeCreation(self._pool, self._works, self._removal)
         self._sweep = Sweep(self._pool, self._works, self._removal)
-        self._streams = Streams(self._pool, self._works, self._removal, self._births)
+        self._streams = Streams(self._pool, self._works, self._removal, self._creation)
 
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
     ) -> Volume:
         """A sparse ZVol, in one command."""
         tags = rules.check_tags(tags)
-        args = self._births.blank(volume, size, tags, profile)
+        args = self._creation.blank(volume, size, tags, profile)
         with self._works.begin(f"create of {volume}") as work:
-            self._births.at_once(work, volume, args)
-            return self._births.appear(work, volume, rounded(size), tags)
+            self._creation.at_once(work, volume, args)
+            return self._creation.appear(work, volume, rounded(size), tags)
 
     def import_raw(
         self, volume: VolumeName, source: Path, tags: Tags, *, profile: VolumeProfile = PLAIN
@@ -87,11 +87,11 @@ class ZfsStorage:
             raise InvalidSpec(f"{source} is not a raw disk file")
         tags = rules.check_tags(tags)
         size = rounded(source.stat().st_size)
-        args = self._births.blank(volume, size, tags, profile)
+        args = self._creation.blank(volume, size, tags, profile)
         needs = sparse.allocated(source)
 
         def fill(work: Work, name: str) -> int:
-            self._births.fits(needs)
+            self._creation.fits(needs)
             with self._pool.room(needs):
                 self._pool.make(work, *args, name)
             path = links.wait_for(name, size)
@@ -101,7 +101,7 @@ class ZfsStorage:
                 device.write(self._pool, path, pieces, needs)
             return size
 
-        made = self._births.hidden(volume, tags, "import", fill)
+        made = self._creation.hidden(volume, tags, "import", fill)
         source.unlink(missing_ok=True)
         return made
 
@@ -170,7 +170,7 @@ class ZfsStorage:
     ) -> Volume:
         """One ``zfs clone`` with tags and size, and the wait for its device."""
         tags = rules.check_tags(tags)
-        args = ["clone", *self._pool.birth(volume, tags, profile)]
+        args = ["clone", *self._pool.creation_options(volume, tags, profile)]
         gate = self._works.gate(origin.volume, shared=True)
         with self._works.begin(f"clone to {volume}") as work, gate:
             _, found = self._visible(origin)
@@ -179,8 +179,8 @@ class ZfsStorage:
             if size != smallest:
                 args += options({"volsize": str(size)})
             absent = {Fault.ABSENT: rules.no_snapshot(origin.volume, origin.label)}
-            self._births.at_once(work, volume, [*args, found.name], absent)
-            return self._births.appear(work, volume, size, tags)
+            self._creation.at_once(work, volume, [*args, found.name], absent)
+            return self._creation.appear(work, volume, size, tags)
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
         """``zfs rollback`` to the latest snapshot; to another, one more clone (see package)."""
@@ -195,7 +195,7 @@ class ZfsStorage:
             name = self._pool.layout.dataset(volume, number)
             with self._pool.room():
                 self._pool.make(work, "clone", *options(kept), found.name, name)
-            made = self._births.appear(work, volume, size, tags, number=number)
+            made = self._creation.appear(work, volume, size, tags, number=number)
             self._sweep.trim(work, volume)
             return made
 

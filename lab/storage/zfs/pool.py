@@ -74,7 +74,7 @@ class Pool:
         free = root.number("available")
         return Space(free, free + root.number("used"))
 
-    def birth(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
+    def creation_options(self, volume: VolumeName, tags: Tags, profile: VolumeProfile) -> list[str]:
         """The options with which a dataset of ``volume`` is created.
 
         One command sets all of them, so a dataset has all our properties or none. Raises

@@ -10,8 +10,8 @@ from lab.names import VolumeName
 from lab.storage import PLAIN, Content, Source, Tags, VolumeSnapshot, rules
 from lab.storage.stream import Opening, StreamHeader, damaged, read_header
 from lab.storage.zfs import device, envelope, links
-from lab.storage.zfs.births import Births, rounded
 from lab.storage.zfs.commands import telling
+from lab.storage.zfs.creation import VolumeCreation, rounded
 from lab.storage.zfs.faults import Fault
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.pool import Pool
@@ -23,11 +23,13 @@ from lab.storage.zfs.works import Work, Works
 class Streams:
     """Reads snapshots of ``pool``, and creates volumes with one snapshot."""
 
-    def __init__(self, pool: Pool, works: Works, removal: Removal, births: Births) -> None:
+    def __init__(
+        self, pool: Pool, works: Works, removal: Removal, creation: VolumeCreation
+    ) -> None:
         self._pool = pool
         self._works = works
         self._removal = removal
-        self._births = births
+        self._creation = creation
 
     @contextmanager
     def read(self, snapshot: VolumeSnapshot, found: Dataset) -> Iterator[Content]:
@@ -36,8 +38,8 @@ class Streams:
         with self._works.begin(f"read of {name}") as work:
             aside = f"{self._pool.layout.works}/{work.token}.0"
             with self._pool.room():
-                birth = self._pool.birth(name, {}, PLAIN)
-                self._pool.make(work, "clone", *birth, found.name, aside)
+                settings = self._pool.creation_options(name, {}, PLAIN)
+                self._pool.make(work, "clone", *settings, found.name, aside)
             try:
                 with closing(device.read(links.wait_for(aside, size), size)) as extents:
                     data = found.number("referenced")
@@ -48,11 +50,11 @@ class Streams:
     def write(self, volume: VolumeName, label: str, content: Content, tags: Tags) -> VolumeSnapshot:
         """Written below ``.work``, then renamed."""
         size = rounded(rules.check_size(content.size))
-        blank = self._births.blank(volume, size, tags, PLAIN)
+        blank = self._creation.blank(volume, size, tags, PLAIN)
         extents = rules.in_place(volume, content.size, content.extents)
 
         def fill(work: Work, name: str) -> int:
-            self._births.fits(content.data)
+            self._creation.fits(content.data)
             with self._pool.room(content.data):
                 self._pool.make(work, *blank, name)
                 device.write(self._pool, links.wait_for(name, size), extents, content.data)
@@ -60,7 +62,7 @@ class Streams:
                 self._pool.run.zfs("snapshot", *tag, f"{name}@{label}", work=work)
             return size
 
-        self._births.hidden(volume, tags, "copy", fill)
+        self._creation.hidden(volume, tags, "copy", fill)
         return VolumeSnapshot(volume, label, size)
 
     @contextmanager
@@ -76,22 +78,22 @@ class Streams:
         head = opening.header
 
         def fill(work: Work, name: str) -> int:
-            self._births.fits(head.data)
+            self._creation.fits(head.data)
             with self._pool.room(head.data):
-                birth = self._pool.birth(volume, tags, PLAIN)
-                return self._receive(work, name, birth, opening, source)
+                settings = self._pool.creation_options(volume, tags, PLAIN)
+                return self._receive(work, name, settings, opening, source)
 
-        made = self._births.hidden(volume, tags, "receive", fill)
+        made = self._creation.hidden(volume, tags, "receive", fill)
         return VolumeSnapshot(volume, head.label, made.size)
 
     def _receive(
-        self, work: Work, name: str, birth: list[str], opening: Opening, source: Source
+        self, work: Work, name: str, settings: list[str], opening: Opening, source: Source
     ) -> int:
         head = opening.header
         frozen = f"{name}@{head.label}"
         self._pool.folder(work, self._pool.layout.works)
         pieces = envelope.unwrap(source, opening.raw)
-        args = ["receive", "-u", *birth, *options({RECEIVED: head.label}), frozen]
+        args = ["receive", "-u", *settings, *options({RECEIVED: head.label}), frozen]
         with telling({Fault.BAD_STREAM: damaged("ZFS does not read it")}):
             self._pool.run.feed(pieces, *args, work=work)
         kinds = "filesystem,volume,snapshot"

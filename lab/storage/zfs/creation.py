@@ -19,7 +19,7 @@ from lab.storage.zfs.works import Work, Works
 _GRAIN = 1 << 20  # bytes; a multiple of any volblocksize
 
 
-class Births:
+class VolumeCreation:
     """Creates volumes in ``pool``."""
 
     def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
@@ -31,7 +31,14 @@ class Births:
         """The command that creates an empty sparse ZVol, without its name; ``size`` in bytes."""
         whole = rounded(rules.check_size(size))
         block = ["-b", str(profile.block_size)]
-        return ["create", "-s", "-V", str(whole), *block, *self._pool.birth(volume, tags, profile)]
+        return [
+            "create",
+            "-s",
+            "-V",
+            str(whole),
+            *block,
+            *self._pool.creation_options(volume, tags, profile),
+        ]
 
     def at_once(
         self,
