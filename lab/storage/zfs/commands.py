@@ -10,9 +10,9 @@ from lab import run
 from lab.errors import CommandFailed, LabError
 from lab.run import Completed, inherited
 from lab.storage.zfs import listing
+from lab.storage.zfs.calls import RunningCall
 from lab.storage.zfs.faults import Fault, fault_of, host_error, no_pool
 from lab.storage.zfs.listing import COLUMNS, SOURCES, Dataset
-from lab.storage.zfs.works import Work
 
 TIMEOUT = 300.0
 """Time limit of one command in seconds: on busy disks a commit may take many."""
@@ -40,7 +40,7 @@ class Commands:
         self._root = root
         self._run = runner
 
-    def zfs(self, *args: str, work: Work | None = None) -> str:
+    def zfs(self, *args: str, work: RunningCall | None = None) -> str:
         """Run ``zfs args`` and return its output."""
         with self._host_errors():
             return self._run(
@@ -53,7 +53,7 @@ class Commands:
             argv = ["zfs", *args]
             yield from run.output(argv, stall=_STALL, chunk=_CHUNK, env=_environment())
 
-    def feed(self, source: Iterable[bytes], *args: str, work: Work) -> None:
+    def feed(self, source: Iterable[bytes], *args: str, work: RunningCall) -> None:
         """Run ``zfs args`` with the pieces of ``source`` as its input."""
         argv = ["zfs", *args]
         with self._host_errors():
@@ -110,5 +110,5 @@ def _environment() -> dict[str, str]:
     return {**inherited(), "LC_ALL": "C"}
 
 
-def _kept(work: Work | None) -> list[int]:
+def _kept(work: RunningCall | None) -> list[int]:
     return [work.handle] if work else []

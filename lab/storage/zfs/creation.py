@@ -10,11 +10,11 @@ from lab.errors import LabError
 from lab.names import VolumeName
 from lab.storage import Tags, Volume, rules
 from lab.storage.zfs import links
+from lab.storage.zfs.calls import RunningCall, RunningCalls
 from lab.storage.zfs.commands import telling
 from lab.storage.zfs.faults import Fault
 from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.removal import Removal
-from lab.storage.zfs.works import Work, Works
 
 _GRAIN = 1 << 20  # bytes; a multiple of any volblocksize
 
@@ -22,9 +22,9 @@ _GRAIN = 1 << 20  # bytes; a multiple of any volblocksize
 class VolumeCreation:
     """Creates volumes in ``pool``."""
 
-    def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
+    def __init__(self, pool: Pool, calls: RunningCalls, removal: Removal) -> None:
         self._pool = pool
-        self._works = works
+        self._calls = calls
         self._removal = removal
 
     def blank(self, volume: VolumeName, size: int, tags: Tags, profile: VolumeProfile) -> list[str]:
@@ -42,7 +42,7 @@ class VolumeCreation:
 
     def at_once(
         self,
-        work: Work,
+        work: RunningCall,
         volume: VolumeName,
         args: list[str],
         errors: Mapping[Fault, LabError] | None = None,
@@ -56,7 +56,7 @@ class VolumeCreation:
             self._pool.make(work, *args, self._pool.layout.dataset(volume))
 
     def hidden(
-        self, volume: VolumeName, tags: Tags, what: str, fill: Callable[[Work, str], int]
+        self, volume: VolumeName, tags: Tags, what: str, fill: Callable[[RunningCall, str], int]
     ) -> Volume:
         """Call ``fill`` with a name below ``.work``, and rename what it creates to ``volume``.
 
@@ -66,7 +66,7 @@ class VolumeCreation:
         target = self._pool.layout.dataset(volume)
         if self._pool.exists(volume):
             raise rules.exists(volume)
-        with self._works.begin(f"{what} of {volume}") as work:
+        with self._calls.begin(f"{what} of {volume}") as work:
             name = f"{self._pool.layout.works}/{work.token}.0"
             try:
                 size = fill(work, name)
@@ -79,7 +79,7 @@ class VolumeCreation:
             return self.appear(work, volume, size, tags)
 
     def appear(
-        self, work: Work, volume: VolumeName, size: int, tags: Tags, *, number: int = 0
+        self, work: RunningCall, volume: VolumeName, size: int, tags: Tags, *, number: int = 0
     ) -> Volume:
         """The new ``volume`` once its device exists; it is destroyed if the wait times out.
 

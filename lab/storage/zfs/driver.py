@@ -23,6 +23,7 @@ from lab.storage import (
     sparse,
 )
 from lab.storage.zfs import device, links
+from lab.storage.zfs.calls import RunningCall, RunningCalls
 from lab.storage.zfs.commands import Commands, Runner, telling
 from lab.storage.zfs.creation import VolumeCreation, rounded
 from lab.storage.zfs.faults import Fault, fault_of
@@ -34,7 +35,6 @@ from lab.storage.zfs.removal import HOLD, Removal
 from lab.storage.zfs.stack import Stack, stacks
 from lab.storage.zfs.streams import Streams
 from lab.storage.zfs.sweep import Sweep
-from lab.storage.zfs.works import Work, Works
 
 _AT_BIRTH = ("volsize", "volblocksize", "refreservation")
 """Properties that a clone inherits from its origin."""
@@ -60,11 +60,11 @@ class ZfsStorage:
         runner: Runner = run,
     ) -> None:
         self._pool = Pool(Layout(parent), home, Commands(parent, runner))
-        self._works = Works(works)
-        self._removal = Removal(self._pool, self._works)
-        self._creation = VolumeCreation(self._pool, self._works, self._removal)
-        self._sweep = Sweep(self._pool, self._works, self._removal)
-        self._streams = Streams(self._pool, self._works, self._removal, self._creation)
+        self._calls = RunningCalls(works)
+        self._removal = Removal(self._pool, self._calls)
+        self._creation = VolumeCreation(self._pool, self._calls, self._removal)
+        self._sweep = Sweep(self._pool, self._calls, self._removal)
+        self._streams = Streams(self._pool, self._calls, self._removal, self._creation)
 
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN
@@ -72,7 +72,7 @@ class ZfsStorage:
         """A sparse ZVol, in one command."""
         tags = rules.check_tags(tags)
         args = self._creation.blank(volume, size, tags, profile)
-        with self._works.begin(f"create of {volume}") as work:
+        with self._calls.begin(f"create of {volume}") as work:
             self._creation.at_once(work, volume, args)
             return self._creation.appear(work, volume, rounded(size), tags)
 
@@ -90,7 +90,7 @@ class ZfsStorage:
         args = self._creation.blank(volume, size, tags, profile)
         needs = sparse.allocated(source)
 
-        def fill(work: Work, name: str) -> int:
+        def fill(work: RunningCall, name: str) -> int:
             self._creation.fits(needs)
             with self._pool.room(needs):
                 self._pool.make(work, *args, name)
@@ -112,7 +112,7 @@ class ZfsStorage:
         if found:
             names = sorted(f"{stack.current.name}@{label}" for stack in found.values())
             args = ["snapshot", *options({HOME: self._pool.home}), *names]
-            with self._works.begin(f"snapshot {label} of {volumes[0]}") as work:
+            with self._calls.begin(f"snapshot {label} of {volumes[0]}") as work:
                 try:
                     with self._pool.room():
                         self._pool.run.zfs(*args, work=work)
@@ -131,7 +131,7 @@ class ZfsStorage:
         for snapshot in snapshots:
             name = self._visible(snapshot)[1].name
             missing = rules.no_snapshot(snapshot.volume, snapshot.label)
-            with self._works.begin(f"persist of {snapshot.volume}") as work:
+            with self._calls.begin(f"persist of {snapshot.volume}") as work:
                 try:
                     with telling({Fault.ABSENT: missing}), self._pool.room():
                         self._pool.run.zfs("hold", HOLD, name, work=work)
@@ -149,13 +149,13 @@ class ZfsStorage:
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """See ``Storage``; snapshots of other installations' volumes count as absent."""
-        self._works.settle()
+        self._calls.settle()
         stack = self._pool.search(volume)
         return stack.as_snapshots() if stack else []
 
     def labels(self) -> dict[VolumeName, list[str]]:
         """See ``Storage``; one ``zfs list``."""
-        self._works.settle()
+        self._calls.settle()
         found = stacks(self._pool.everything(), self._pool.layout, self._pool.home)
         return {name: [one.label for one in stack.as_snapshots()] for name, stack in found.items()}
 
@@ -171,8 +171,8 @@ class ZfsStorage:
         """One ``zfs clone`` with tags and size, and the wait for its device."""
         tags = rules.check_tags(tags)
         args = ["clone", *self._pool.creation_options(volume, tags, profile)]
-        gate = self._works.gate(origin.volume, shared=True)
-        with self._works.begin(f"clone to {volume}") as work, gate:
+        gate = self._calls.gate(origin.volume, shared=True)
+        with self._calls.begin(f"clone to {volume}") as work, gate:
             _, found = self._visible(origin)
             smallest = found.number("volsize")
             size = rounded(rules.clone_size(origin.volume, smallest, size))
@@ -184,7 +184,7 @@ class ZfsStorage:
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
         """``zfs rollback`` to the latest snapshot; to another, one more clone (see package)."""
-        with self._works.begin(f"rollback of {volume}") as work, self._works.gate(volume):
+        with self._calls.begin(f"rollback of {volume}") as work, self._calls.gate(volume):
             stack, found = self._visible(VolumeSnapshot(volume, label, 0))
             tags, size = tags_of(stack.parts[0].local), found.number("volsize")
             if self._rolled_back(work, stack, found):
@@ -215,19 +215,19 @@ class ZfsStorage:
 
     def volumes(self) -> list[Volume]:
         """Those that carry our tag; their devices may not exist yet."""
-        self._works.settle()
+        self._calls.settle()
         return [stack.as_volume() for stack in self._pool.volumes().values()]
 
     def get(self, volume: VolumeName) -> Volume:
         """See ``Storage``; raises HostUnfit if the volume's device does not appear."""
-        self._works.settle()
+        self._calls.settle()
         found = self._pool.find(volume)
         path = links.wait_for(found.current.name, found.size)
         return Volume(volume, path, "block", found.size, tags_of(found.parts[0].local))
 
     def used(self, volume: VolumeName) -> int:
         """As accounted by ZFS: writes of the last seconds may be missing."""
-        self._works.settle()
+        self._calls.settle()
         return sum(part.number("used") for part in self._pool.find(volume).parts)
 
     def space(self) -> Space:
@@ -263,7 +263,7 @@ class ZfsStorage:
 
     def _without(self, volumes: Sequence[VolumeName], label: str) -> dict[VolumeName, Stack]:
         """The volumes; raises NotFound for an absent one, Conflict for one with ``label``."""
-        self._works.settle()
+        self._calls.settle()
         found = self._pool.find_all(volumes)
         for name, stack in found.items():
             if label in {one.label for one in (*stack.snapshots, *stack.foreign)}:
@@ -272,14 +272,14 @@ class ZfsStorage:
 
     def _visible(self, snapshot: VolumeSnapshot) -> tuple[Stack, Dataset]:
         rules.check_label(snapshot.label)
-        self._works.settle()
+        self._calls.settle()
         stack = self._pool.find(snapshot.volume)
         found = stack.snapshot(snapshot.label)
         if found is None:
             raise rules.no_snapshot(snapshot.volume, snapshot.label)
         return stack, found
 
-    def _rolled_back(self, work: Work, stack: Stack, found: Dataset) -> bool:
+    def _rolled_back(self, work: RunningCall, stack: Stack, found: Dataset) -> bool:
         """True if ``found`` was the latest snapshot, and the volume is as it was then."""
         if found.name not in stack.latest:
             return False

@@ -9,13 +9,13 @@ from lab.config.profile import VolumeProfile
 from lab.errors import CommandFailed, HostUnfit
 from lab.names import VolumeName
 from lab.storage import Space, Tags, rules
+from lab.storage.zfs.calls import RunningCall
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.faults import Fault, fault_of, no_pool
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
 from lab.storage.zfs.properties import FOLDER, HOME, VOLUME, options, tag_properties
 from lab.storage.zfs.stack import Stack, stacks
-from lab.storage.zfs.works import Work
 
 _ALL = "filesystem,volume,snapshot"
 _TRIES = 20
@@ -90,7 +90,7 @@ class Pool:
         ours = {**tag_properties(tags), HOME: self.home, VOLUME: str(volume)}
         return list(options({**chosen, **ours}))
 
-    def make(self, work: Work, *args: str) -> None:
+    def make(self, work: RunningCall, *args: str) -> None:
         """Run ``zfs args``, of which the last is the new name; folders are made as needed."""
         folder = args[-1].rpartition("/")[0]
         for left in reversed(range(_TRIES)):
@@ -128,7 +128,7 @@ class Pool:
         """The error for a full pool or quota; bytes."""
         return rules.no_space(self.layout.root, needs, self.space().free)
 
-    def folder(self, work: Work, folder: str) -> None:
+    def folder(self, work: RunningCall, folder: str) -> None:
         """Create ``folder`` and those above it; no error if it exists."""
         above = folder.rpartition("/")[0]
         for left in reversed(range(_TRIES)):

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Sequence
 from lab.errors import CommandFailed, Conflict
 from lab.names import VolumeName
 from lab.storage import rules
+from lab.storage.zfs.calls import RunningCall, RunningCalls
 from lab.storage.zfs.faults import Fault, fault_of
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.properties import DROPPED, FOLDER, RECEIVED
 from lab.storage.zfs.stack import Stack, is_ours, stacks
-from lab.storage.zfs.works import Work, Works
 from lab.wait import Deadline, attempts
 
 HOLD = "lab"
@@ -32,13 +32,13 @@ _PATIENCE = 2.0
 class Removal:
     """Destroys our datasets in ``pool``."""
 
-    def __init__(self, pool: Pool, works: Works) -> None:
+    def __init__(self, pool: Pool, calls: RunningCalls) -> None:
         self._pool = pool
-        self._works = works
+        self._calls = calls
 
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage.destroy``."""
-        with self._works.begin(f"destroy of {volume}") as work, self._works.gate(volume):
+        with self._calls.begin(f"destroy of {volume}") as work, self._calls.gate(volume):
             found = self._pool.owned(volume)
             stack = self._stack(volume, found)
             if stack is None:
@@ -50,7 +50,7 @@ class Removal:
 
     def drop(self, volume: VolumeName, label: str) -> None:
         """See ``Storage.drop``."""
-        with self._works.begin(f"drop of {volume}") as work, self._works.gate(volume):
+        with self._calls.begin(f"drop of {volume}") as work, self._calls.gate(volume):
             stack = self._stack(volume, self._pool.owned(volume))
             snapshot = stack.snapshot(label) if stack else None
             if stack is None or snapshot is None:
@@ -61,12 +61,12 @@ class Removal:
             self._pool.run.zfs("set", f"{DROPPED}=yes", snapshot.name, work=work)
             self.forget(work, snapshot)
 
-    def forget(self, work: Work, dropped: Dataset) -> bool:
+    def forget(self, work: RunningCall, dropped: Dataset) -> bool:
         """Destroy a dropped snapshot; False if a clone still needs it."""
         self._release(work, [dropped])
         return self.gone(work, dropped.name, patience=0)
 
-    def raze(self, work: Work, name: str) -> bool:
+    def raze(self, work: RunningCall, name: str) -> bool:
         """Destroy our dataset ``name`` with its snapshots; releases our holds.
 
         False if it does not exist, is not ours, or something still needs it.
@@ -81,7 +81,7 @@ class Removal:
             return False
         return self.gone(work, name)
 
-    def gone(self, work: Work, name: str, *, patience: float = _PATIENCE) -> bool:
+    def gone(self, work: RunningCall, name: str, *, patience: float = _PATIENCE) -> bool:
         """Destroy our dataset or snapshots ``name``; False if something still needs them.
 
         A busy one is retried for ``patience`` seconds.
@@ -101,7 +101,7 @@ class Removal:
                 return True
         return False
 
-    def tidy(self, work: Work, found: Iterable[Dataset], gone: Collection[str] = ()) -> None:
+    def tidy(self, work: RunningCall, found: Iterable[Dataset], gone: Collection[str] = ()) -> None:
         """Remove the owners' folders that are empty once ``gone`` are removed."""
         datasets = [one for one in found if one.kind != "snapshot" and one.name not in gone]
         above = {one.name.rpartition("/")[0] for one in datasets}
@@ -157,7 +157,7 @@ class Removal:
                     hint=f"`zfs release {others[0]} {one.name}` if that is not needed",
                 )
 
-    def _condemn(self, work: Work, stack: Stack) -> list[str]:
+    def _condemn(self, work: RunningCall, stack: Stack) -> list[str]:
         """Rename the volume into ``.work``; returns what is to be destroyed then, in order."""
         base, *above = [part.name for part in stack.parts]
         if not above and not stack.snapshots and self.gone(work, base, patience=0):
@@ -178,7 +178,7 @@ class Removal:
         lines = self._pool.run.zfs("holds", "-H", snapshot.name).split("\n")
         return [line.split("\t")[1] for line in lines if line.count("\t") >= 2]
 
-    def _release(self, work: Work, snapshots: Iterable[Dataset]) -> None:
+    def _release(self, work: RunningCall, snapshots: Iterable[Dataset]) -> None:
         for one in snapshots:
             if one.number("userrefs"):
                 # held by another user of the pool: destroying it fails, and is reported

@@ -10,6 +10,7 @@ from lab.names import VolumeName
 from lab.storage import PLAIN, Content, Source, Tags, VolumeSnapshot, rules
 from lab.storage.stream import Opening, StreamHeader, damaged, read_header
 from lab.storage.zfs import device, envelope, links
+from lab.storage.zfs.calls import RunningCall, RunningCalls
 from lab.storage.zfs.commands import telling
 from lab.storage.zfs.creation import VolumeCreation, rounded
 from lab.storage.zfs.faults import Fault
@@ -17,17 +18,16 @@ from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.properties import HOME, RECEIVED, options
 from lab.storage.zfs.removal import Removal
-from lab.storage.zfs.works import Work, Works
 
 
 class Streams:
     """Reads snapshots of ``pool``, and creates volumes with one snapshot."""
 
     def __init__(
-        self, pool: Pool, works: Works, removal: Removal, creation: VolumeCreation
+        self, pool: Pool, calls: RunningCalls, removal: Removal, creation: VolumeCreation
     ) -> None:
         self._pool = pool
-        self._works = works
+        self._calls = calls
         self._removal = removal
         self._creation = creation
 
@@ -35,7 +35,7 @@ class Streams:
     def read(self, snapshot: VolumeSnapshot, found: Dataset) -> Iterator[Content]:
         """All data except zeros, from a temporary clone: a snapshot has no device."""
         size, name = found.number("volsize"), snapshot.volume
-        with self._works.begin(f"read of {name}") as work:
+        with self._calls.begin(f"read of {name}") as work:
             aside = f"{self._pool.layout.works}/{work.token}.0"
             with self._pool.room():
                 settings = self._pool.creation_options(name, {}, PLAIN)
@@ -53,7 +53,7 @@ class Streams:
         blank = self._creation.blank(volume, size, tags, PLAIN)
         extents = rules.in_place(volume, content.size, content.extents)
 
-        def fill(work: Work, name: str) -> int:
+        def fill(work: RunningCall, name: str) -> int:
             self._creation.fits(content.data)
             with self._pool.room(content.data):
                 self._pool.make(work, *blank, name)
@@ -77,7 +77,7 @@ class Streams:
         opening = read_header(source, envelope.FORMAT)
         head = opening.header
 
-        def fill(work: Work, name: str) -> int:
+        def fill(work: RunningCall, name: str) -> int:
             self._creation.fits(head.data)
             with self._pool.room(head.data):
                 settings = self._pool.creation_options(volume, tags, PLAIN)
@@ -87,7 +87,7 @@ class Streams:
         return VolumeSnapshot(volume, head.label, made.size)
 
     def _receive(
-        self, work: Work, name: str, settings: list[str], opening: Opening, source: Source
+        self, work: RunningCall, name: str, settings: list[str], opening: Opening, source: Source
     ) -> int:
         head = opening.header
         frozen = f"{name}@{head.label}"

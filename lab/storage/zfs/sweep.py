@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.names import VolumeName
+from lab.storage.zfs.calls import RunningCall, RunningCalls
 from lab.storage.zfs.links import place, users
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.pool import Pool
 from lab.storage.zfs.properties import VOLUME, decode
 from lab.storage.zfs.removal import Removal
 from lab.storage.zfs.stack import is_ours, stacks, strays
-from lab.storage.zfs.works import Work, Works
 
 
 class Sweep:
     """Finds our leftovers in ``pool``; datasets of running calls are none."""
 
-    def __init__(self, pool: Pool, works: Works, removal: Removal) -> None:
+    def __init__(self, pool: Pool, calls: RunningCalls, removal: Removal) -> None:
         self._pool = pool
-        self._works = works
+        self._calls = calls
         self._removal = removal
 
     def run(self) -> list[str]:
         """See ``Storage.sweep``."""
-        done = [f"leftovers of a killed {what}" for what in self._works.bury()]
-        with self._works.begin("sweep") as work:
+        done = [f"leftovers of a killed {what}" for what in self._calls.bury()]
+        with self._calls.begin("sweep") as work:
             while True:
                 found = self._pool.everything()
                 gone = self._pass(work, found)
@@ -48,7 +48,7 @@ class Sweep:
             lines.append(f"{_spoken(one)}, now {one.name}: {reason}")
         return lines
 
-    def trim(self, work: Work, volume: VolumeName) -> list[str]:
+    def trim(self, work: RunningCall, volume: VolumeName) -> list[str]:
         """Destroy unused datasets that rollbacks of ``volume`` left; its gate is held."""
         found = self._pool.owned(volume)
         layout, home = self._pool.layout, self._pool.home
@@ -61,10 +61,10 @@ class Sweep:
         gone = [one for one in dropped if self._removal.forget(work, one)]
         return done + [f"dropped snapshot {volume}@{one.label}" for one in gone]
 
-    def _pass(self, work: Work, found: Sequence[Dataset]) -> list[str]:
+    def _pass(self, work: RunningCall, found: Sequence[Dataset]) -> list[str]:
         done = []
         for volume in self._old(found):
-            with self._works.gate(volume):
+            with self._calls.gate(volume):
                 done += self.trim(work, volume)
         for one in self._dead(found):
             if self._removal.raze(work, one.name):
@@ -80,7 +80,7 @@ class Sweep:
             if one.kind == "volume"
             and one.name.startswith(start)
             and is_ours(one, self._pool.home)
-            and not self._works.alive(one.name.removeprefix(start).partition(".")[0])
+            and not self._calls.alive(one.name.removeprefix(start).partition(".")[0])
         ]
         return sorted(dead, key=lambda one: -one.number("createtxg"))
 

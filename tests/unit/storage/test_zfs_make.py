@@ -8,14 +8,14 @@ import pytest
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.run import Completed
+from lab.storage.zfs.calls import RunningCall
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.names import Layout
 from lab.storage.zfs.pool import Pool
-from lab.storage.zfs.works import Work
 
 HIDDEN, TARGET = "t/lab/works/0badcafe.0", "t/lab/labs/k/n1-os"
 ABSENT = f"cannot rename '{HIDDEN}': dataset does not exist\n"
-WORK = Work("0badcafe", 0)
+WORK = RunningCall("0badcafe", 0)
 
 
 class Zfs:

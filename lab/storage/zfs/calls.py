@@ -30,30 +30,30 @@ _GATES = 64
 
 
 @dataclass(frozen=True)
-class Work:
+class RunningCall:
     """A running call. ``handle``: inherited by its commands."""
 
     token: str
     handle: int
 
 
-class Works:
+class RunningCalls:
     """The calls of one installation, in ``directory``."""
 
     def __init__(self, directory: Path) -> None:
-        self._works = directory / "works"
+        self._calls = directory / "works"
         self._gates = directory / "gates"
 
     @contextlib.contextmanager
-    def begin(self, what: str) -> Iterator[Work]:
+    def begin(self, what: str) -> Iterator[RunningCall]:
         """A running call; ``what`` describes it."""
-        make_directory(self._works, PRIVATE)
-        with clone_lock.scratch(self._works) as path:
+        make_directory(self._calls, PRIVATE)
+        with clone_lock.scratch(self._calls) as path:
             handle = os.open(path / _NOTE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 flock.take(handle)
                 os.write(handle, what.encode())
-                yield Work(path.name, handle)
+                yield RunningCall(path.name, handle)
             finally:
                 os.close(handle)
 
@@ -81,7 +81,7 @@ class Works:
     def alive(self, token: str) -> bool:
         """True if the process of that call is alive."""
         try:
-            with clone_lock.hold(self._works / token, shared=True, wait=False):
+            with clone_lock.hold(self._calls / token, shared=True, wait=False):
                 return False
         except FileNotFoundError:
             return False
@@ -91,7 +91,7 @@ class Works:
     def bury(self) -> list[str]:
         """Remove the directories of dead processes' calls; returns their descriptions."""
         done = []
-        for path in clone_lock.abandoned(self._works):
+        for path in clone_lock.abandoned(self._calls):
             _wait_for_commands(path)
             with contextlib.suppress(FileNotFoundError):
                 done.append((path / _NOTE).read_text(errors="replace"))
@@ -101,7 +101,7 @@ class Works:
 
     def _entries(self) -> list[Path]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return list(self._works.iterdir())
+            return list(self._calls.iterdir())
         return []
 
 
