@@ -15,12 +15,20 @@ from pathlib import Path
 
 from lab.errors import InvalidSpec, NotFound
 from lab.names import VolumeName
-from lab.storage.shelf import SNAPSHOTS, Shelf, SnapshotRecord, entries, write_json
+from lab.storage.volume_directory import (
+    SNAPSHOTS,
+    SnapshotRecord,
+    VolumeDirectory,
+    entries,
+    write_json,
+)
 
 _PLAN = "plan.json"
 
 
-def publish(shelf: Shelf, work: Path, label: str, disks: Mapping[VolumeName, int]) -> None:
+def publish(
+    directory: VolumeDirectory, work: Path, label: str, disks: Mapping[VolumeName, int]
+) -> None:
     """Publish the copies ``work/0``, ``work/1`` ... as snapshot ``label`` of the volumes in order.
 
     ``disks`` maps each volume to its size in bytes; the caller holds all their locks. On any error
@@ -29,66 +37,70 @@ def publish(shelf: Shelf, work: Path, label: str, disks: Mapping[VolumeName, int
     write_json(work / _PLAN, [[str(volume), label] for volume in disks])
     try:
         for index, (volume, size) in enumerate(disks.items()):
-            record = SnapshotRecord(size, next_order(shelf, volume), work.name)
-            place(shelf, work, work / str(index), (volume, label), record)
+            record = SnapshotRecord(size, next_order(directory, volume), work.name)
+            place(directory, work, work / str(index), (volume, label), record)
         (work / _PLAN).unlink()
     except BaseException:
         if (work / _PLAN).exists():
             for volume in disks:
-                forget(shelf, volume, label)
+                forget(directory, volume, label)
         raise
 
 
 def place(
-    shelf: Shelf, work: Path, disk: Path, name: tuple[VolumeName, str], record: SnapshotRecord
+    directory: VolumeDirectory,
+    work: Path,
+    disk: Path,
+    name: tuple[VolumeName, str],
+    record: SnapshotRecord,
 ) -> None:
     """Move the complete ``disk`` and its record to the path of the snapshot ``name``."""
-    frozen, note = shelf.snapshot_files(*name)
-    shelf.add_snapshots(name[0])
+    frozen, note = directory.snapshot_files(*name)
+    directory.add_snapshots(name[0])
     draft = work / f"{disk.name}.json"
     write_json(draft, asdict(record))
     disk.rename(frozen)
     draft.rename(note)
 
 
-def visible(shelf: Shelf, volume: VolumeName, label: str) -> SnapshotRecord | None:
+def visible(directory: VolumeDirectory, volume: VolumeName, label: str) -> SnapshotRecord | None:
     """The snapshot's record if it is published."""
-    record = shelf.snapshot_record(volume, label)
+    record = directory.snapshot_record(volume, label)
     if record is None or not record.batch:
         return record
-    if (shelf.scratches / record.batch / _PLAN).exists():
+    if (directory.scratches / record.batch / _PLAN).exists():
         return None
     # undoing a batch removes the records first: one that is still there now was published
-    return shelf.snapshot_record(volume, label)
+    return directory.snapshot_record(volume, label)
 
 
-def labels(shelf: Shelf, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]:
+def labels(directory: VolumeDirectory, volume: VolumeName) -> list[tuple[str, SnapshotRecord]]:
     """The published snapshots of ``volume``, oldest first."""
-    folder = shelf.place(volume) / SNAPSHOTS
+    folder = directory.place(volume) / SNAPSHOTS
     found = []
     for note in entries(folder):
-        record = visible(shelf, volume, note.stem) if note.suffix == ".json" else None
+        record = visible(directory, volume, note.stem) if note.suffix == ".json" else None
         if record is not None:
             found.append((note.stem, record))
     return sorted(found, key=lambda entry: entry[1].order)
 
 
-def next_order(shelf: Shelf, volume: VolumeName) -> int:
+def next_order(directory: VolumeDirectory, volume: VolumeName) -> int:
     """The sequence number of a new snapshot of ``volume``; the caller holds its lock."""
-    return max((record.order for _, record in labels(shelf, volume)), default=0) + 1
+    return max((record.order for _, record in labels(directory, volume)), default=0) + 1
 
 
-def forget(shelf: Shelf, volume: VolumeName, label: str) -> None:
+def forget(directory: VolumeDirectory, volume: VolumeName, label: str) -> None:
     """Remove all files of a snapshot of ``volume``; the caller holds its lock."""
-    frozen, note = shelf.snapshot_files(volume, label)
+    frozen, note = directory.snapshot_files(volume, label)
     note.unlink(missing_ok=True)
     frozen.unlink(missing_ok=True)
 
 
-def tidy(shelf: Shelf, volume: VolumeName) -> list[str]:
+def tidy(directory: VolumeDirectory, volume: VolumeName) -> list[str]:
     """Remove the snapshots' disks of ``volume`` that a killed call left without a record."""
-    folder = shelf.place(volume) / SNAPSHOTS
-    with contextlib.suppress(NotFound), shelf.held(volume):
+    folder = directory.place(volume) / SNAPSHOTS
+    with contextlib.suppress(NotFound), directory.held(volume):
         lost = [p for p in entries(folder) if not p.with_suffix(".json").exists()]
         for path in lost:
             path.unlink()
@@ -96,18 +108,18 @@ def tidy(shelf: Shelf, volume: VolumeName) -> list[str]:
     return []
 
 
-def undo(shelf: Shelf, work: Path) -> list[str]:
+def undo(directory: VolumeDirectory, work: Path) -> list[str]:
     """Remove the snapshots of the batch ``work`` of a dead process; returns a line for each."""
     removed = []
     for volume, label in _read_plan(work / _PLAN):
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(shelf.held(volume))
+                stack.enter_context(directory.held(volume))
             except NotFound:
                 continue
-            record = shelf.snapshot_record(volume, label)
+            record = directory.snapshot_record(volume, label)
             if record is None or record.batch == work.name:
-                forget(shelf, volume, label)
+                forget(directory, volume, label)
                 removed.append(f"unfinished snapshot {volume}@{label}")
     (work / _PLAN).unlink(missing_ok=True)
     return removed

@@ -37,13 +37,13 @@ from lab.storage import (
     sparse,
 )
 from lab.storage.qcow2_format import Backing, read_header, write_empty
-from lab.storage.shelf import (
+from lab.storage.volume_directory import (
     BASE,
     DISK,
     RECORD,
     SNAPSHOTS,
-    Shelf,
     SnapshotRecord,
+    VolumeDirectory,
     VolumeRecord,
     write_json,
 )
@@ -65,7 +65,7 @@ class Qcow2Storage:
     def __init__(
         self, root: Path, home: str, owner: tuple[int, int] | None = None, *, floor: int = 0
     ) -> None:
-        self._shelf = Shelf(root, owner)
+        self._directory = VolumeDirectory(root, owner)
         self._home = home
         self._floor = floor
 
@@ -77,7 +77,7 @@ class Qcow2Storage:
         record = VolumeRecord(self._home, rules.check_size(size), rules.check_tags(tags))
         with self._new(volume, _SMALL) as work:
             self._write_overlay(work, size, None)
-            self._shelf.publish(work, volume, record)
+            self._directory.publish(work, volume, record)
         return self._volume(volume, record)
 
     def import_raw(
@@ -93,9 +93,9 @@ class Qcow2Storage:
         record = VolumeRecord(self._home, size, rules.check_tags(tags))
         with self._new(volume, sparse.allocated(source)) as work:
             sparse.take(source, work / BASE)
-            self._shelf.freeze(work / BASE)
+            self._directory.freeze(work / BASE)
             self._write_overlay(work, size, self._base(volume))
-            self._shelf.publish(work, volume, record, durable=True)
+            self._directory.publish(work, volume, record, durable=True)
             source.unlink(missing_ok=True)
         return self._volume(volume, record)
 
@@ -110,17 +110,17 @@ class Qcow2Storage:
             records = {n: stack.enter_context(self._held(n)) for n in sorted(set(volumes))}
             sizes = {name: record.size for name, record in records.items()}
             for name in sizes:
-                if batch.visible(self._shelf, name, label):
+                if batch.visible(self._directory, name, label):
                     raise rules.has_snapshot(name, label)
-            needs = sum(sparse.allocated(self._shelf.place(name) / DISK) for name in sizes)
-            stack.enter_context(self._shelf.teaching(needs + self._floor))
-            work = stack.enter_context(self._shelf.scratch())
+            needs = sum(sparse.allocated(self._directory.place(name) / DISK) for name in sizes)
+            stack.enter_context(self._directory.teaching(needs + self._floor))
+            work = stack.enter_context(self._directory.scratch())
             for index, name in enumerate(sizes):
                 copy = work / str(index)
-                sparse.copy(self._shelf.place(name) / DISK, copy, floor=self._floor)
+                sparse.copy(self._directory.place(name) / DISK, copy, floor=self._floor)
                 self._check_backing(name, records[name], copy)
-                self._shelf.freeze(copy)
-            batch.publish(self._shelf, work, label, sizes)
+                self._directory.freeze(copy)
+            batch.publish(self._directory, work, label, sizes)
         return [VolumeSnapshot(name, label, sizes[name]) for name in volumes]
 
     def persist(self, snapshots: Sequence[VolumeSnapshot]) -> None:
@@ -128,10 +128,10 @@ class Qcow2Storage:
         for snapshot in snapshots:
             with self._held(snapshot.volume, shared=True):
                 self._visible(snapshot.volume, snapshot.label)
-                place = self._shelf.place(snapshot.volume)
-                files = self._shelf.snapshot_files(snapshot.volume, snapshot.label)
+                place = self._directory.place(snapshot.volume)
+                files = self._directory.snapshot_files(snapshot.volume, snapshot.label)
                 sparse.sync(*files, place / SNAPSHOTS, place / RECORD)
-                self._shelf.sync_folders(snapshot.volume)
+                self._directory.sync_folders(snapshot.volume)
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
         """The seal of the snapshot's file and of its backing files."""
@@ -139,19 +139,19 @@ class Qcow2Storage:
 
         with self._held(snapshot.volume, shared=True):
             self._visible(snapshot.volume, snapshot.label)
-            return seal(self._shelf.snapshot_files(snapshot.volume, snapshot.label)[0])
+            return seal(self._directory.snapshot_files(snapshot.volume, snapshot.label)[0])
 
     def snapshots(self, volume: VolumeName) -> list[VolumeSnapshot]:
         """See ``Storage``; snapshots of other installations' volumes count as absent."""
         if self._ours(volume) is None:
             return []
-        found = batch.labels(self._shelf, volume)
+        found = batch.labels(self._directory, volume)
         return [VolumeSnapshot(volume, label, record.size) for label, record in found]
 
     def labels(self) -> dict[VolumeName, list[str]]:
         """See ``Storage``."""
-        ours = (name for name in self._shelf.names() if self._ours(name))
-        return {name: [label for label, _ in batch.labels(self._shelf, name)] for name in ours}
+        ours = (name for name in self._directory.names() if self._ours(name))
+        return {name: [label for label, _ in batch.labels(self._directory, name)] for name in ours}
 
     def clone(
         self,
@@ -169,11 +169,11 @@ class Qcow2Storage:
         with self._held(origin.volume, shared=True):
             found = self._visible(origin.volume, origin.label)
             size = rules.clone_size(origin.volume, found.size, size)
-            self._shelf.show_snapshots(origin.volume)
+            self._directory.show_snapshots(origin.volume)
             record = VolumeRecord(self._home, size, tags, f"{origin.volume}@{origin.label}")
             with self._new(volume, _SMALL) as work:
                 self._write_overlay(work, size, self._frozen(origin.volume, origin.label))
-                self._shelf.publish(work, volume, record)
+                self._directory.publish(work, volume, record)
         return self._volume(volume, record)
 
     def rollback(self, volume: VolumeName, label: str) -> Volume:
@@ -185,13 +185,13 @@ class Qcow2Storage:
         """
         with self._held(volume) as record, contextlib.ExitStack() as stack:
             self._visible(volume, label)
-            frozen, disk = self._frozen(volume, label).path, self._shelf.place(volume) / DISK
+            frozen, disk = self._frozen(volume, label).path, self._directory.place(volume) / DISK
             needs = sparse.allocated(frozen)
             floor = self._floor if needs > sparse.allocated(disk) else 0
-            stack.enter_context(self._shelf.teaching(needs + floor))
-            work = stack.enter_context(self._shelf.scratch())
+            stack.enter_context(self._directory.teaching(needs + floor))
+            work = stack.enter_context(self._directory.scratch())
             sparse.copy(frozen, work / DISK, floor=floor)
-            self._shelf.give(work / DISK)
+            self._directory.give(work / DISK)
             sparse.sync(work / DISK)
             (work / DISK).replace(disk)
             sparse.sync(disk.parent)
@@ -204,41 +204,41 @@ class Qcow2Storage:
             with self._held(volume, shared=True):
                 self._visible(volume, label)
                 needed = sparse.allocated(self._frozen(volume, label).path)
-                if needed > sparse.allocated(self._shelf.place(volume) / DISK):
+                if needed > sparse.allocated(self._directory.place(volume) / DISK):
                     floor = self._floor
                 needs += needed
-        root = self._shelf.root
+        root = self._directory.root
         if not sparse.shares_blocks(root):
             host.check_space(self.space().free, floor, root, needed=needs, what="a rollback")
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
         volume, label = snapshot.volume, rules.check_label(snapshot.label)
-        with contextlib.suppress(NotFound), self._shelf.held(volume):
+        with contextlib.suppress(NotFound), self._directory.held(volume):
             if self._ours(volume) is None:
                 raise rules.not_ours(volume)
-            if batch.visible(self._shelf, volume, label) is None:
+            if batch.visible(self._directory, volume, label) is None:
                 return
             clones = self._clones(volume, label)
             if clones:
                 raise rules.has_clones(volume, clones)
-            batch.forget(self._shelf, volume, label)
+            batch.forget(self._directory, volume, label)
 
     def destroy(self, volume: VolumeName) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""
-        with contextlib.suppress(NotFound), self._shelf.held(volume):
+        with contextlib.suppress(NotFound), self._directory.held(volume):
             if self._ours(volume) is None:
                 raise rules.not_ours(volume)
-            if (self._shelf.place(volume) / SNAPSHOTS).exists():
+            if (self._directory.place(volume) / SNAPSHOTS).exists():
                 clones = self._clones(volume)
                 if clones:
                     raise rules.has_clones(volume, clones)
-            with self._shelf.teaching(0):
-                self._shelf.discard(volume)
+            with self._directory.teaching(0):
+                self._directory.discard(volume)
 
     def volumes(self) -> list[Volume]:
         """The volumes whose record has our home."""
-        found = ((name, self._ours(name)) for name in self._shelf.names())
+        found = ((name, self._ours(name)) for name in self._directory.names())
         return [self._volume(name, record) for name, record in found if record]
 
     def get(self, volume: VolumeName) -> Volume:
@@ -251,12 +251,12 @@ class Qcow2Storage:
     def used(self, volume: VolumeName) -> int:
         """The allocated size of the volume's files, with its snapshots and its base."""
         with self._held(volume, shared=True):
-            stats = (path.lstat() for path in self._shelf.place(volume).rglob("*"))
+            stats = (path.lstat() for path in self._directory.place(volume).rglob("*"))
             return sum(stat.st_blocks * 512 for stat in stats)
 
     def space(self) -> Space:
         """The space of the file system."""
-        return self._shelf.space()
+        return self._directory.space()
 
     @contextlib.contextmanager
     def read(self, snapshot: VolumeSnapshot) -> Iterator[Content]:
@@ -280,12 +280,12 @@ class Qcow2Storage:
         record = VolumeRecord(self._home, size, rules.check_tags(tags))
         with self._new(volume, content.data) as work:
             if content.data > self.space().free:
-                raise rules.no_space(str(self._shelf.root), content.data, self.space().free)
+                raise rules.no_space(str(self._directory.root), content.data, self.space().free)
             sparse.write(work / BASE, size, rules.in_place(volume, size, content.extents))
-            self._shelf.freeze(work / BASE)
+            self._directory.freeze(work / BASE)
             self._write_overlay(work, size, self._base(volume))
             self._write_snapshot(work, label, size, self._base(volume))
-            self._shelf.publish(work, volume, record, durable=True)
+            self._directory.publish(work, volume, record, durable=True)
         return VolumeSnapshot(volume, label, size)
 
     @contextlib.contextmanager
@@ -305,26 +305,26 @@ class Qcow2Storage:
     def sweep(self) -> list[str]:
         """Undo incomplete snapshots, and remove the scratch directories of dead processes."""
         removed = []
-        for work in clone_lock.abandoned(self._shelf.scratches):
-            removed += batch.undo(self._shelf, work)
+        for work in clone_lock.abandoned(self._directory.scratches):
+            removed += batch.undo(self._directory, work)
             shutil.rmtree(work, ignore_errors=True)
             removed.append(f"unfinished work {work.name}")
-        for name in self._shelf.names():
-            removed += batch.tidy(self._shelf, name) if self._ours(name) else []
-        self._shelf.tidy_all()
+        for name in self._directory.names():
+            removed += batch.tidy(self._directory, name) if self._ours(name) else []
+        self._directory.tidy_all()
         return removed
 
     def _ours(self, volume: VolumeName) -> VolumeRecord | None:
-        record = self._shelf.record(volume)
+        record = self._directory.record(volume)
         return record if record and record.home == self._home else None
 
     def _volume(self, volume: VolumeName, record: VolumeRecord) -> Volume:
-        path = self._shelf.place(volume) / DISK
+        path = self._directory.place(volume) / DISK
         return Volume(volume, path, "qcow2", record.size, record.tags)
 
     @contextlib.contextmanager
     def _held(self, volume: VolumeName, *, shared: bool = False) -> Iterator[VolumeRecord]:
-        with self._shelf.held(volume, shared=shared):
+        with self._directory.held(volume, shared=shared):
             record = self._ours(volume)
             if record is None:
                 raise rules.absent(volume)
@@ -333,29 +333,29 @@ class Qcow2Storage:
     @contextlib.contextmanager
     def _new(self, volume: VolumeName, needs: int) -> Iterator[Path]:
         """A scratch directory that is renamed to ``volume``; ``needs`` in bytes."""
-        if self._shelf.place(volume).exists():
+        if self._directory.place(volume).exists():
             raise rules.exists(volume)
-        with self._shelf.teaching(needs), self._shelf.scratch() as work:
+        with self._directory.teaching(needs), self._directory.scratch() as work:
             yield work
 
     def _visible(self, volume: VolumeName, label: str) -> SnapshotRecord:
-        record = batch.visible(self._shelf, volume, rules.check_label(label))
+        record = batch.visible(self._directory, volume, rules.check_label(label))
         if record is None:
             raise rules.no_snapshot(volume, label)
         return record
 
     def _frozen(self, volume: VolumeName, label: str) -> Backing:
-        return Backing(self._shelf.snapshot_files(volume, label)[0], "qcow2")
+        return Backing(self._directory.snapshot_files(volume, label)[0], "qcow2")
 
     def _base(self, volume: VolumeName) -> Backing:
-        return Backing(self._shelf.place(volume) / BASE, "raw")
+        return Backing(self._directory.place(volume) / BASE, "raw")
 
     def _check_backing(self, volume: VolumeName, record: VolumeRecord, copy: Path) -> None:
         """Raise Conflict unless ``copy`` has the backing file that the volume was made with.
 
         QEMU's user can write to the overlay, and we read the backing file of a snapshot.
         """
-        wanted = self._base(volume) if (self._shelf.place(volume) / BASE).exists() else None
+        wanted = self._base(volume) if (self._directory.place(volume) / BASE).exists() else None
         if record.origin:
             name, _, label = record.origin.partition("@")
             wanted = self._frozen(VolumeName.parse(name), label)
@@ -371,31 +371,31 @@ class Qcow2Storage:
 
     def _write_overlay(self, work: Path, size: int, backing: Backing | None) -> None:
         write_empty(work / DISK, size, backing)
-        self._shelf.give(work / DISK)
+        self._directory.give(work / DISK)
 
     def _write_snapshot(self, work: Path, label: str, size: int, backing: Backing) -> None:
         """The one snapshot of a volume that is written, which appears with it."""
         folder = work / SNAPSHOTS
-        self._shelf.add_folder(folder)
+        self._directory.add_folder(folder)
         frozen = folder / f"{label}.qcow2"
         write_empty(frozen, size, backing)
-        self._shelf.freeze(frozen)
+        self._directory.freeze(frozen)
         write_json(folder / f"{label}.json", asdict(SnapshotRecord(size, order=1)))
 
     def _clones(self, volume: VolumeName, label: str = "") -> list[str]:
         """The volumes of any installation that are clones of a snapshot of ``volume``."""
-        others = (name for name in self._shelf.names() if name != volume)
+        others = (name for name in self._directory.names() if name != volume)
         return [str(name) for name in others if self._depends(name, volume, label)]
 
     def _depends(self, name: VolumeName, volume: VolumeName, label: str) -> bool:
-        record = self._shelf.record(name)
+        record = self._directory.record(name)
         if record:
             origin, _, taken = record.origin.partition("@")
             return origin == str(volume) and label in ("", taken)
         # damaged by a power loss: the disk itself has what is needed
         with contextlib.suppress(FileNotFoundError, InvalidSpec):
-            backing = read_header(self._shelf.place(name) / DISK).backing
-            return backing is not None and self._shelf.place(volume) in backing.path.parents
+            backing = read_header(self._directory.place(name) / DISK).backing
+            return backing is not None and self._directory.place(volume) in backing.path.parents
         return False
 
 

@@ -21,7 +21,7 @@ from lab.names import VolumeName
 from lab.run import run
 from lab.storage import Space, Storage, Volume, batch
 from lab.storage.qcow2 import Qcow2Storage
-from lab.storage.shelf import SnapshotRecord
+from lab.storage.volume_directory import SnapshotRecord
 from lab.units import GIB
 from tests.contract.storage_contract import SMALL_ROOM, Place, StorageContract
 from tests.contract.storage_place import MIB, SIZE, labels, names, origin, vol
@@ -292,13 +292,13 @@ def fill_up(filler: Path) -> None:
 
 def die_in_batch(storage: Qcow2Storage, volume: VolumeName) -> None:
     """Leave what a process leaves that is killed after showing the first of two snapshots."""
-    shelf = storage._shelf
-    with shelf.scratch() as work:
+    directory = storage._directory
+    with directory.scratch() as work:
         (work / "0").write_bytes(b"")
         plan = work.parent / "dead" / "plan.json"
         plan.parent.mkdir()
         plan.write_text(f'[["{volume}", "x"], ["labs/a/n2/os", "x"]]')
-        batch.place(shelf, work, work / "0", (volume, "x"), SnapshotRecord(SIZE, 1, "dead"))
+        batch.place(directory, work, work / "0", (volume, "x"), SnapshotRecord(SIZE, 1, "dead"))
 
 
 @pytest.mark.parametrize("below", [False, True])

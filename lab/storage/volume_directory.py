@@ -55,7 +55,7 @@ class SnapshotRecord:
     batch: str = ""
 
 
-class Shelf:
+class VolumeDirectory:
     """Paths, records and publication of volumes below ``root``.
 
     ``owner`` is the user and group (ids) that disks are given to, None to keep this process's.
