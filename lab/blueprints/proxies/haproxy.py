@@ -6,7 +6,6 @@ Source: the manual of HAProxy 3.0, "Configuration Manual".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lab.blueprints import Engine, Member, Service
 from lab.blueprints.proxies import RO_PORT, Traffic
@@ -16,14 +15,13 @@ from lab.guest.seed import SeedFile
 _ADMIN_PORT = 8404
 
 
-@dataclass(frozen=True)
 class HAProxy:
     """See Proxy."""
 
-    recipe: str = "haproxy"
-    seed: str = "/etc/haproxy/haproxy.cfg"
-    pages: tuple[Service, ...] = (Service("admin", _ADMIN_PORT),)
-    counts_delayed: bool = True  # they are its backup servers
+    recipe = "haproxy"
+    seed = "/etc/haproxy/haproxy.cfg"
+    pages = (Service("admin", _ADMIN_PORT),)
+    counts_delayed = True  # they are its backup servers
 
     def files(
         self, servers: Sequence[Member], engine: Engine, traffic: Traffic

@@ -8,9 +8,8 @@ Source: the manual of MySQL Router, "Configuration Options".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from lab.blueprints import Engine, Member, Service
+from lab.blueprints import Engine, Member
 from lab.blueprints.proxies import Traffic
 from lab.guest.seed import SeedFile
 
@@ -18,14 +17,13 @@ SERVERS = "/etc/lab/proxy"
 """What the program beside it reads: how writes are spread, and the servers, in order."""
 
 
-@dataclass(frozen=True)
 class Router:
     """See Proxy."""
 
-    recipe: str = "mysql-router"
-    seed: str = SERVERS
-    pages: tuple[Service, ...] = ()
-    counts_delayed: bool = False  # they are its destinations only where there are no others
+    recipe = "mysql-router"
+    seed = SERVERS
+    pages = ()
+    counts_delayed = False  # they are its destinations only where there are no others
 
     def files(
         self, servers: Sequence[Member], engine: Engine, traffic: Traffic
