@@ -15,7 +15,8 @@ from lab.config.poolfile import WarmPool
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import pool as pools
-from lab.state.records import JobRecord, LabRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobRecord
 
 OWNER = "pool"
 """The owner of members until they are claimed."""

@@ -16,7 +16,7 @@ from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LabError
 from lab.lifecycle import dataset
 from lab.lifecycle.datasets.made import read_made
-from lab.state.records import JobKind
+from lab.state.service import JobKind
 
 _PAUSE = 3600.0
 """Seconds after a refresh that failed, at most: the interval itself where that is shorter."""

@@ -13,7 +13,8 @@ from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import JobKind, LabWithNodes
+from lab.state.records import LabWithNodes
+from lab.state.service import JobKind
 from lab.state.store import Store
 from lab.units import format_size
 

@@ -20,7 +20,7 @@ from lab.api.telemetry.trace import open_trace
 from lab.config.settings import Settings
 from lab.progress import Event
 from lab.state import open_store
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.state.store import Store
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import time
 
 from lab.errors import LabError
 from lab.lifecycle.service import token as tokens
-from lab.state.records import TokenRecord
+from lab.state.service import TokenRecord
 from lab.state.store import Store
 
 _MOST = 10_000

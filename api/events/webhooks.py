@@ -32,7 +32,8 @@ from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.config.servefile import Serve
-    from lab.state.records import JobRecord, LabRecord
+    from lab.state.records import LabRecord
+    from lab.state.service import JobRecord
 
 Word = Literal["ready", "failed", "removed", "expiring", "refreshed"]
 

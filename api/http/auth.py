@@ -20,7 +20,8 @@ from lab.api.telemetry.logs import log
 from lab.errors import Forbidden, LabError, LimitReached, NotFound, Unauthorized
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service.token import SCOPES
-from lab.state.records import JobRecord, LabRecord, Scope, TokenRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobRecord, Scope, TokenRecord
 from lab.state.store import Store
 
 _WINDOW = 60.0

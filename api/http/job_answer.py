@@ -25,7 +25,7 @@ from lab.api.http.models import Job
 from lab.api.http.units import IN_SECONDS, SecondsInQuery
 from lab.errors import LimitReached
 from lab.state.jobs import OPEN
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 T = TypeVar("T")
 

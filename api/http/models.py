@@ -14,15 +14,8 @@ from lab.lifecycle.service import token as tokens
 from lab.names import LAB_NAME_LIMIT
 from lab.observe.states import NodeState
 from lab.spec import NODES_LIMIT
-from lab.state.records import (
-    AuditRecord,
-    EventRecord,
-    JobKind,
-    JobRecord,
-    LabRecord,
-    Scope,
-    TokenRecord,
-)
+from lab.state.records import EventRecord, LabRecord
+from lab.state.service import AuditRecord, JobKind, JobRecord, Scope, TokenRecord
 from lab.units import MIB
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from lab.api.http.dependencies import core_of
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
-from lab.state.records import Scope
+from lab.state.service import Scope
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from lab.api.telemetry.logs import log
 from lab.errors import Conflict, Interrupted, LabError
 from lab.lifecycle.service import pool as pools
 from lab.progress import Event
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.state.store import Store
 
 

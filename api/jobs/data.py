@@ -8,7 +8,8 @@ from lab.api.core.core import Core
 from lab.api.jobs.requests import ClusterRequest
 from lab.errors import NotFound
 from lab.names import parse_dataset
-from lab.state.records import ImageRecord, JobRecord, JobState
+from lab.state.records import ImageRecord
+from lab.state.service import JobRecord, JobState
 from lab.state.store import Store
 
 LISTS_DATASETS = "`lab dataset ls`, or GET /v1/datasets, lists the datasets"

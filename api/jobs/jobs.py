@@ -49,7 +49,7 @@ from lab.lifecycle import power
 from lab.lifecycle.datasets.load import loader_size
 from lab.progress import Event
 from lab.state.jobs import OPEN
-from lab.state.records import JobRecord, JobState
+from lab.state.service import JobRecord, JobState
 from lab.units import format_duration
 
 _OVERDUE = 30.0

@@ -17,7 +17,8 @@ from lab.lifecycle.service.token import Used
 from lab.lifecycle.usage import Kept, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import JobRecord, LabRecord, TokenRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobRecord, TokenRecord
 from lab.units import MIB, format_size
 
 _LOOK_EVERY = 64 * MIB

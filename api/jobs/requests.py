@@ -22,7 +22,8 @@ from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
 from lab.names import branch_names
 from lab.spec import Identity, LabSpec, NodeSize
-from lab.state.records import JobRecord, LabRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobRecord
 
 _USUAL = LabSpec("")
 """A specification with the defaults of all fields."""

@@ -18,7 +18,7 @@ from lab.api.jobs.requests import GUESTS_KEY, TRACEPARENT_KEY, Request, facts, p
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
 from lab.spec import NodeSize
-from lab.state.records import JobKind, JobRecord, NewJob, TokenRecord
+from lab.state.service import JobKind, JobRecord, NewJob, TokenRecord
 from lab.units import format_size
 
 _RETRY = 10.0

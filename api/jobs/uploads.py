@@ -19,7 +19,7 @@ from lab.api.jobs.requests import CreateDataset, read_facts
 from lab.errors import LimitReached, NotFound
 from lab.lifecycle.core.views import UploadView
 from lab.paths import PRIVATE, make_directory, writing
-from lab.state.records import TokenRecord
+from lab.state.service import TokenRecord
 from lab.units import format_duration, format_size
 
 KEPT = 3600.0

@@ -54,7 +54,8 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, Owner, parse_dataset
-from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobKind, JobRecord
 from lab.state.store import Store
 from lab.undo import Undo
 from lab.wait import Deadline, until

@@ -27,7 +27,7 @@ from lab.errors import Conflict
 from lab.lifecycle import snapshot
 from lab.lifecycle.branch import MOST
 from lab.spec import Identity
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
 

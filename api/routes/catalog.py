@@ -39,7 +39,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.names import Owner
 from lab.spec import LabSpec
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 

@@ -46,7 +46,8 @@ from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.datasets.made import read_made
 from lab.names import parse_dataset
 from lab.progress import Listener
-from lab.state.records import ImageRecord, JobRecord
+from lab.state.records import ImageRecord
+from lab.state.service import JobRecord
 from lab.units import format_size
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)

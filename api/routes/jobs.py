@@ -11,7 +11,7 @@ from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
 from lab.api.http.models import Job, Page
-from lab.state.records import JobKind, JobState
+from lab.state.service import JobKind, JobState
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 

@@ -31,7 +31,8 @@ from lab.lifecycle.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.usage import Snapshots
 from lab.spec import LabSpec
-from lab.state.records import JobRecord, LabRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobRecord
 from lab.units import format_duration
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)

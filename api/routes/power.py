@@ -24,7 +24,7 @@ from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden, NotFound
 from lab.lifecycle import node_access
 from lab.lifecycle.nodes import inspect
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 

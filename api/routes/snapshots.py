@@ -26,7 +26,7 @@ from lab.lifecycle import snapshot
 from lab.lifecycle.core.views import SnapshotView, descent
 from lab.lifecycle.nodes import inspect
 from lab.schedule import ORIGIN
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 

@@ -16,7 +16,7 @@ from lab.api.jobs import quota
 from lab.errors import NotFound
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service.token import Quota
-from lab.state.records import TokenRecord
+from lab.state.service import TokenRecord
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 

@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from lab.api.telemetry.current import TRACEPARENT
 from lab.progress import Event
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 

@@ -16,7 +16,7 @@ from lab.api.routes.jobs import Id
 from lab.api.web import pages
 from lab.api.web.events import shown
 from lab.api.web.request import PageRoute, ReadAccess, UseAccess
-from lab.state.records import JobKind, JobState
+from lab.state.service import JobKind, JobState
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

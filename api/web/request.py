@@ -19,7 +19,7 @@ from lab.api.http.sessions import session_caller
 from lab.api.telemetry.logs import log
 from lab.api.web import pages
 from lab.errors import Forbidden, InvalidSpec, LabError, NotFound, Unauthorized
-from lab.state.records import Scope
+from lab.state.service import Scope
 
 _FIELDS = 50
 

@@ -8,7 +8,7 @@ from typing import Any
 from lab.client.models import read
 from lab.client.transport import Wire, path_of
 from lab.lifecycle.service.token import UNLIMITED, NewToken, Quota, Used, chosen
-from lab.state.records import Scope, TokenRecord
+from lab.state.service import Scope, TokenRecord
 
 
 class Tokens:

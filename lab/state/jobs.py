@@ -12,10 +12,10 @@ from sqlalchemy import Select, delete, func, insert, or_, select, update
 from lab.errors import InvalidSpec, NotFound
 from lab.state.database import Database
 from lab.state.keyed import Keyed, as_records
-from lab.state.records import AuditRecord, JobKind, JobRecord, JobState, NewJob
 from lab.state.schema import audit as _audit
 from lab.state.schema import jobs as _jobs
 from lab.state.schema import requests as _requests
+from lab.state.service import AuditRecord, JobKind, JobRecord, JobState, NewJob
 
 OPEN: tuple[JobState, ...] = ("queued", "running")
 """The states of jobs that have not ended."""

@@ -27,24 +27,20 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from lab.state.records import (
-    AuditRecord,
     EventRecord,
     ImageRecord,
     ImageState,
-    JobRecord,
-    JobState,
     Kind,
     LabRecord,
     LabState,
     NodeRecord,
     ResourceRecord,
     ResourceState,
-    Scope,
     TemplateRecord,
     TemplateState,
-    TokenRecord,
     kind_of,
 )
+from lab.state.service import AuditRecord, JobRecord, JobState, Scope, TokenRecord
 
 metadata = MetaData(
     naming_convention={

@@ -17,14 +17,9 @@ from lab.state.jobs import Audit, Jobs
 from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
 from lab.state.reading import together
-from lab.state.records import (
-    ImageRecord,
-    LabRecord,
-    LabWithNodes,
-    TemplateRecord,
-    TokenRecord,
-)
+from lab.state.records import ImageRecord, LabRecord, LabWithNodes, TemplateRecord
 from lab.state.resources import Resources
+from lab.state.service import TokenRecord
 
 
 class Store:

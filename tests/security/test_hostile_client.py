@@ -30,7 +30,7 @@ from lab.api.http.sessions import COOKIE
 from lab.api.jobs.submit import new_job
 from lab.api.jobs.work import WORK
 from lab.run import run
-from lab.state.records import JobKind, JobRecord
+from lab.state.service import JobKind, JobRecord
 from tests.support.answering import answering
 from tests.support.page_visit import OURS, visit
 from tests.support.serve_world import BODY, MEMORY, Site, site

@@ -21,7 +21,7 @@ from lab.errors import Conflict, NotFound
 from lab.lifecycle import snapshot
 from lab.lifecycle.query import query
 from lab.progress import Event
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from tests.support.killed_service import (
     Ask,
     in_child,

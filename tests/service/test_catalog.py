@@ -18,7 +18,7 @@ from lab.errors import Conflict, NotFound
 from lab.names import Owner
 from lab.progress import Event
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.units import parse_time
 from tests.support.killed_service import Ask, freed, sweep, token, until_ended
 from tests.support.serve_world import BODY, MEMORY, Site, site

@@ -20,7 +20,7 @@ from lab.config.datasetfile import ScheduledDataset
 from lab.errors import Forbidden, InvalidSpec, LimitReached
 from lab.lifecycle.core.context import Origin
 from lab.progress import Event
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.wait import Deadline, until
 from tests.support.killed_service import ALL, Ask, sweep, token, until_ended
 from tests.support.serve_world import BODY, Site, site

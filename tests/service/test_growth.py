@@ -16,7 +16,7 @@ from lab.api.jobs.requests import BuildImage, CreateLab, TakeSnapshot, facts
 from lab.api.jobs.submit import new_job
 from lab.errors import LimitReached, NotFound
 from lab.paths import Home
-from lab.state.records import TokenRecord
+from lab.state.service import TokenRecord
 from lab.state.store import Store
 from lab.units import MIB
 from tests.support.serve_world import BODY, MEMORY, Site, site

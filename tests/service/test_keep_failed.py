@@ -16,7 +16,7 @@ import pytest
 from lab.api.service import Service
 from lab.cli import main
 from lab.errors import NotReady
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.units import parse_time
 from tests.support.killed_service import (
     CREATE,

@@ -10,7 +10,7 @@ import pytest
 from lab.api.jobs.requests import DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from tests.support.killed_service import (
     ALL,
     KEY,

@@ -42,7 +42,8 @@ from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
 from lab.schedule import parse
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import JobKind, JobRecord, LabRecord
+from lab.state.records import LabRecord
+from lab.state.service import JobKind, JobRecord
 from lab.units import MIB
 
 CREATED = 1795379392.1980302

@@ -29,7 +29,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.usage import Snapshots
 from lab.names import CaptureRef, Owner
 from lab.progress import Event
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.storage import Storage
 from tests.support.killed_service import Ask, hooked, sweep, token_and_lab, until_ended
 from tests.support.serve_world import BODY, Site, site

@@ -17,7 +17,7 @@ from dbos import DBOS
 from lab.api.events import webhooks
 from lab.config.servefile import Serve
 from lab.errors import HostUnfit
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from lab.wait import Deadline, until
 from tests.support.serve_world import site
 

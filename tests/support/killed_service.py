@@ -25,7 +25,7 @@ from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.state.jobs import OPEN
-from lab.state.records import JobRecord
+from lab.state.service import JobRecord
 from tests.support.lifecycle_world import Hook, World, ignore
 from tests.support.serve_world import BODY, settings_of
 

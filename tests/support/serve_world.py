@@ -25,7 +25,7 @@ from lab.lifecycle.core.context import open_context
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service.token import Quota
 from lab.names import LOOPBACK
-from lab.state.records import Scope
+from lab.state.service import Scope
 from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World

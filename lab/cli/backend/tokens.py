@@ -13,7 +13,7 @@ from lab.lifecycle.service.token import NewToken, Quota
 if TYPE_CHECKING:
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.service.token import Used
-    from lab.state.records import Scope, TokenRecord
+    from lab.state.service import Scope, TokenRecord
 
 
 class Tokens(Protocol):

@@ -17,7 +17,7 @@ from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from lab.lifecycle.service.token import Used
-    from lab.state.records import Scope, TokenRecord
+    from lab.state.service import Scope, TokenRecord
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lab.errors import Conflict, InvalidSpec, NotFound, Unauthorized
-from lab.state.records import Scope, TokenRecord
+from lab.state.service import Scope, TokenRecord
 
 if TYPE_CHECKING:
     from lab.paths import Home
