@@ -93,7 +93,7 @@ class Settings:
     """``qcow2``: files in the home; ``zfs``: ZVols below ``pool``, the default where that is set.
     ``fake`` goes with ``hypervisor = "fake"``."""
     pool: Annotated[str, Key("a ZFS dataset such as tank/lab", _pool)] = ""
-    """The ZFS dataset that volumes are below, such as ``tank/lab``; for one home only
+    """The ZFS dataset below which volumes are created, such as ``tank/lab``; for one home only
     (docs/zfs.md)."""
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     """``auto`` is KVM where the processor has ``vmx`` or ``svm`` and libvirt lists it, else
@@ -109,8 +109,8 @@ class Settings:
     """How long nodes may take to get ready once their guests were started; see ``--timeout``."""
     answer_timeout: Seconds = 2.0
     """Seconds within which all nodes must answer ``lab ls``, ``lab status`` and the service; a
-    node that does not is ``unreachable``; one that began to answer has four times as long. Raise it
-    on hosts that are often overloaded."""
+    node that does not is ``unreachable``, but one that has begun to answer gets four times as long.
+    Raise it on hosts that are often overloaded."""
     memory_floor: Size = 512 * MIB
     """Memory that stays free; a lab that would use it is refused."""
     space_floor: Size = 2 * GIB
