@@ -36,7 +36,7 @@ def ignore(_: Event) -> None:
     """A listener that hears nothing."""
 
 
-def go_on() -> None:
+def never_halt() -> None:
     """A halt that never comes."""
 
 
@@ -58,7 +58,7 @@ class Progress:
     """
 
     listener: Listener = ignore
-    halt: Callable[[], None] = go_on
+    halt: Callable[[], None] = never_halt
     steps: list[Step] = field(default_factory=list)
     failed: str = ""
     """The last step that failed, the innermost if nested; empty once another begins."""

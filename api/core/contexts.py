@@ -10,7 +10,7 @@ from dataclasses import replace
 from lab.config.settings import Settings
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.core.context import UNKNOWN, Context, Origin, open_context
-from lab.progress import Listener, Progress, go_on, ignore
+from lab.progress import Listener, Progress, ignore, never_halt
 
 Opener = Callable[[Settings], AbstractContextManager[Context]]
 
@@ -33,7 +33,7 @@ class Contexts:
         self,
         listener: Listener = ignore,
         *,
-        halt: Callable[[], None] = go_on,
+        halt: Callable[[], None] = never_halt,
         origin: Origin = UNKNOWN,
         owner: str = "",
         templates: int | None = None,

@@ -15,7 +15,7 @@ from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import identify, rest, service
 from lab.hypervisor import TooLong
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.units import format_size
 from lab.wait import Deadline, attempts
 
@@ -44,7 +44,7 @@ class FakeChannel:
         *,
         stdin: bytes = b"",
         timeout: float,
-        halt: Callable[[], None] = go_on,
+        halt: Callable[[], None] = never_halt,
         most: int = 0,
     ) -> bytes:
         """See GuestChannel."""
@@ -115,7 +115,7 @@ class FakeChannel:
         return self._hypervisor.clock(self._guest)
 
     def personalise(
-        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = never_halt
     ) -> int:
         """See GuestChannel."""
         halt()

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from lab.errors import HostUnfit, LabError
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.storage import Tags, VolumeFormat
 
 GuestState = Literal["running", "paused", "stopped", "unknown"]
@@ -185,7 +185,7 @@ class GuestChannel(Protocol):
         *,
         stdin: bytes = b"",
         timeout: float,
-        halt: Callable[[], None] = go_on,
+        halt: Callable[[], None] = never_halt,
         most: int = 0,
     ) -> bytes:
         """Run a program in the guest as root and return its stdout.
@@ -201,7 +201,7 @@ class GuestChannel(Protocol):
         """The time of the guest's clock, in seconds since the epoch; raises NotReady."""
 
     def personalise(
-        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = never_halt
     ) -> int:
         """Send ``message`` (see ``lab.guest.identity``) to the guest's personalising program.
 

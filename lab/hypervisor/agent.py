@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from lab.errors import CommandFailed, LabError, NotReady
 from lab.hypervisor import TooLong
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.units import format_size
 from lab.wait import Deadline, attempts
 
@@ -63,7 +63,7 @@ class Ports(Protocol):
         """The agent's return value; raises NotReady without an answer in ``timeout`` seconds."""
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         """The answer to ``message``, a line; raises NotReady, and the errors of ``halt``."""
 
@@ -90,7 +90,7 @@ class AgentChannel:
         *,
         stdin: bytes = b"",
         timeout: float,
-        halt: Callable[[], None] = go_on,
+        halt: Callable[[], None] = never_halt,
         most: int = 0,
     ) -> bytes:
         """See GuestChannel."""
@@ -122,7 +122,7 @@ class AgentChannel:
             return _of(int, self._ask("guest-get-time", timeout=timeout)) / 1e9
 
     def personalise(
-        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = never_halt
     ) -> int:
         """See GuestChannel."""
         framed = b"begin\n" + message + b"end\n"

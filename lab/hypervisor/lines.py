@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lab.errors import NotReady
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline
 
 LONGEST = 1 << 16
@@ -22,7 +22,7 @@ def next_line(
     deadline: Deadline,
     *,
     most: int = LONGEST,
-    halt: Callable[[], None] = go_on,
+    halt: Callable[[], None] = never_halt,
 ) -> bytes:
     """The next line from ``port``, of at most ``most`` bytes.
 

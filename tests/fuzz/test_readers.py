@@ -23,7 +23,7 @@ from lab.exchange.trust import decode
 from lab.hypervisor.agent import AgentChannel, loaded
 from lab.lifecycle.datasets.made import imported
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.storage.stream import received
 from lab.wait import Deadline
 from tests.fuzz.runner import Limits, durations, fuzz, seeds
@@ -97,7 +97,7 @@ class Ports:
         return loaded(self._data)[request["execute"]]
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         assert message
         assert not deadline.passed

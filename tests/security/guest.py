@@ -25,7 +25,7 @@ from lab.names import LOOPBACK, GuestName
 from lab.observe.account import Account
 from lab.observe.sql import ask_all
 from lab.observe.ways import Rows, SqlAll
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline
 
 PROGRAM = Path(__file__).with_name("guest.pl")
@@ -77,7 +77,7 @@ class Ports:
     there: Callable[[], bool] = lambda: True
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         def look() -> None:
             halt()

@@ -17,7 +17,7 @@ from lab.hypervisor import GuestChannel
 from lab.hypervisor.agent import AgentChannel
 from lab.lifecycle.core.parallel import each_until
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline
 from tests.security.guest import behaving, channel
 
@@ -65,7 +65,7 @@ class _Saying:
         self._answer = answer
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         del message, deadline, halt
         return self._answer

@@ -17,7 +17,7 @@ from lab.hypervisor import GuestChannel
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.nodes import start_slots
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline, until
 from tests.service.test_dataset_limits import asked
 from tests.support.serve_world import BODY, Site, site
@@ -37,7 +37,7 @@ class SilentChannel:
         return getattr(self._real, name)
 
     def personalise(
-        self, message: bytes, *, timeout: float, halt: Callable[[], None] = go_on
+        self, message: bytes, *, timeout: float, halt: Callable[[], None] = never_halt
     ) -> int:
         del message
         end = time.monotonic() + timeout

@@ -22,7 +22,7 @@ from lab.hypervisor.bhyve.place import Place
 from lab.hypervisor.lines import next_line
 from lab.locks import flock
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline, attempts
 
 _OUTPUT = 1 << 25
@@ -40,7 +40,7 @@ class SocketPorts:
         self._guest = guest
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         """See Ports."""
         try:

@@ -15,7 +15,7 @@ from lab.errors import NotReady
 from lab.hypervisor.agent import PERSONALISE, loaded
 from lab.hypervisor.lines import exchange
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline, attempts
 
 _REFUSED = "unable to execute QEMU agent command"
@@ -30,7 +30,7 @@ class DomainPorts:
         self._guest = guest
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         """See Ports."""
         try:

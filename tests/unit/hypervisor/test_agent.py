@@ -14,7 +14,7 @@ from lab.errors import CommandFailed
 from lab.hypervisor import TooLong
 from lab.hypervisor.agent import AgentChannel
 from lab.names import GuestName
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline
 
 pytestmark = pytest.mark.skipif(not os.access("/run", os.W_OK), reason="/run is not ours")
@@ -47,7 +47,7 @@ class Here:
         return {"exited": True, "exitcode": code, "out-data": out, "err-data": err}
 
     def personalise(
-        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = go_on
+        self, message: bytes, deadline: Deadline, halt: Callable[[], None] = never_halt
     ) -> str:
         raise AssertionError((message, deadline, halt))
 

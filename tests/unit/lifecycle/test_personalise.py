@@ -32,7 +32,7 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.start import start, start_node
 from lab.lifecycle.up import up
 from lab.names import GuestName, Owner
-from lab.progress import go_on
+from lab.progress import never_halt
 from lab.wait import Deadline
 from tests.support.lifecycle_world import World, make_template, named
 
@@ -150,7 +150,7 @@ def test_sessions_are_reported_though_a_cluster_was_not_primary_for_a_moment(wor
         node = power.running(ctx, "shop")[0]
         messages = [b"sessions\nsql " + b"SELEKT".hex().encode() + b"\n", b"sessions\n"]
         ended = send_message(
-            ctx, node, lambda: messages.pop(0), "syntax", Deadline.after(10), go_on
+            ctx, node, lambda: messages.pop(0), "syntax", Deadline.after(10), never_halt
         )
         assert ended == 1
         assert channel.personalise(b"", timeout=1) == 0
@@ -195,7 +195,7 @@ def test_a_server_that_takes_long_is_waited_for(world: World, late: str) -> None
     with world.open() as ctx:
         ended = send_message(
             replace(ctx, hypervisor=slow), node, lambda: b"", GALERA.transient,
-            Deadline.after(10), go_on,
+            Deadline.after(10), never_halt,
         )  # fmt: skip
     assert (ended, answers) == (1, [])
 
@@ -212,7 +212,7 @@ def test_an_attempt_without_time_does_not_hide_the_servers_reason(world: World) 
     with world.open() as ctx, pytest.raises(CommandFailed, match="personalise"):
         send_message(
             replace(ctx, hypervisor=refusing), node, lambda: b"", GALERA.transient,
-            Deadline.after(0.3), go_on,
+            Deadline.after(0.3), never_halt,
         )  # fmt: skip
 
 
