@@ -509,7 +509,12 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 
 def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
-    found = blueprint_of(spec).plan(spec)
+    return planned_by(blueprint_of(spec), spec)
+
+
+def planned_by(plan: Blueprint, spec: LabSpec) -> tuple[NodePlan, ...]:
+    """The nodes of a lab whose blueprint is ``plan``; raises InvalidSpec as ``planned`` does."""
+    found = plan.plan(spec)
     roles = dict.fromkeys(node.role for node in found if node.has_server)
     for file in spec.options.my_cnf:
         if file.role and file.role not in roles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from lab import host
@@ -12,6 +13,7 @@ from lab.lifecycle import snapshot
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.nodes.form import put_seed, seed_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
@@ -54,15 +56,18 @@ def branch(
         raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
     names = branch_names(new, count)
     parent, nodes = record_of(ctx, name), nodes_of(ctx, name)
-    check_host(ctx, parent.spec)
+    order = resolve(ctx, replace(parent.spec, ttl=ttl))
+    check_host(ctx, order.nodes)
     with snapshot.kept_or_taken(ctx, name, at, "branch") as capture:
         _check_memory(ctx, nodes, capture, count)
         made = []
         for one in names:
             own = _new_identity() if identity == "new" else 0
-            record = branch_record(ctx, parent, one, capture, ttl=ttl, identity=own)
+            record = branch_record(ctx, order, parent, one, capture, own)
             made.append(
-                _one(ctx, parent, nodes, record, capture, ttl, timeout, keep_sessions=keep_sessions)
+                _one(
+                    ctx, order, parent, nodes, record, capture, timeout, keep_sessions=keep_sessions
+                )
             )
     return made
 
@@ -90,29 +95,28 @@ def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: 
 
 def _one(
     ctx: Context,
+    order: Order,
     parent: LabRecord,
     nodes: Sequence[Node],
     record: LabRecord,
     capture: Capture,
-    ttl: float | None,
     timeout: float,
     *,
     keep_sessions: bool,
 ) -> LabView:
     """Make the lab ``record``, a branch of ``parent``; ``nodes``: of that."""
-    spec = parent.spec
     with (
         reserved(ctx, record, stem=parent.name[:LAB_NAME_LIMIT]) as lab,
-        all_or_nothing(ctx, lab, ttl, keep=False),
+        all_or_nothing(ctx, lab, order.spec.ttl, keep=False),
     ):
         # It is recorded as a branch: who removes the capture from now on sees it.
         snapshot.find(ctx, parent.name, capture.label)
-        preflight(ctx, spec)
+        preflight(ctx, order.nodes)
         images = images_of(ctx, parent, nodes)
         clone_in_use(
             ctx,
             lab,
-            spec,
+            order,
             images,
             sound(ctx, capture, images),
             timeout,
@@ -123,7 +127,7 @@ def _one(
             keep_sessions=keep_sessions,
             identity=record.identity,
         )
-        return mark_ready(ctx, lab, ttl, record.created_at)
+        return mark_ready(ctx, lab, order.spec.ttl, record.created_at)
 
 
 def _copy_seeds(ctx: Context, parent: LabRecord, nodes: Sequence[Node], lab: Owner) -> None:

@@ -6,17 +6,14 @@ changes, new ones are made next to the old ones, which no request uses any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
-from lab.blueprints import blueprint_of
 from lab.errors import HostUnfit, LabError
-from lab.imagebuild.recipe import Recipe, load, recipes
 from lab.lifecycle.captures import template as captured
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ImageView, TemplateView, Use
 from lab.lifecycle.images import image as built
-from lab.lifecycle.images.engine import find
+from lab.lifecycle.images.order import find, resolve
 from lab.names import Owner
 from lab.state.records import TemplateRecord
 
@@ -56,25 +53,16 @@ def unused(ctx: Context, before: float) -> list[Owner]:
 
 
 def current_images(ctx: Context) -> set[str]:
-    """The keys of the images that would be used now, whether they are there or not.
+    """The keys of the images that would be used now, of the recipes of those that are there.
 
     Versions of datasets are: they go when they are removed, or replaced by newer ones.
     """
-    profiles = ctx.settings.all_profiles().values()
-    loaded = {record.key for record in ctx.store.images.all() if record.dataset}
+    records, profiles = ctx.store.images.all(), ctx.settings.all_profiles().values()
+    loaded = {record.key for record in records if record.dataset}
+    recipes = {record.recipe for record in records if not record.dataset}
     return loaded | {
-        built.key_of(recipe, ctx.settings.layout, profile)
-        for recipe in _recipes()
-        for profile in profiles
+        spec.key for recipe in recipes for spec in built.specs_of(ctx, recipe, profiles)
     }
-
-
-def _recipes() -> Iterable[Recipe]:
-    for name in recipes():
-        try:
-            yield load(name)
-        except LabError:
-            continue  # one that is being written makes no image
 
 
 def _image(ctx: Context, view: ImageView, current: set[str]) -> ImageView:
@@ -102,6 +90,5 @@ def _fits(ctx: Context, key: str, current: set[str]) -> bool:
 
 
 def _key_now(ctx: Context, record: TemplateRecord) -> str:
-    spec = record.spec
-    plan = blueprint_of(spec)
-    return captured.key_of(ctx, find(ctx, plan, spec, record.image), plan, spec)
+    order = resolve(ctx, record.spec)
+    return captured.key_of(ctx, order, find(ctx, order, record.image))

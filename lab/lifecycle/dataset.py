@@ -40,12 +40,12 @@ from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
-from lab.lifecycle.images.engine import choose, required
+from lab.lifecycle.images.order import required
 from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
-from lab.spec import LabSpec, NodeSize
+from lab.spec import NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 
@@ -353,26 +353,23 @@ def _make(
             raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
         source = DumpFile(upload, source.packing, str(source))
     plan = blueprint(made.blueprint)
-    spec = LabSpec(made.blueprint, engine=made.engine or default_engine(plan))
-    recipe = load_recipe(choose(ctx, plan, spec).recipe)
-    profile = ctx.settings.profile_of("")
+    base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
     version = _next(ctx, name)
-    key = dataset_key(recipe.name, name, version)
-    base = images.key_of(recipe, ctx.settings.layout, profile)
+    key = dataset_key(base.name, name, version)
     with (
-        images.using(ctx, recipe, base, profile) as image,
+        images.using(ctx, base) as image,
         build_lock(ctx, "image", key),
     ):
         began = time.time()
         record = ImageRecord(
-            key, recipe.name, recipe.engine, "", "building", began, began,
-            dataset=name, version=version, parent=base, project=project, job=ctx.origin.job,
+            key, base.name, base.recipe.engine, "", "building", began, began,
+            dataset=name, version=version, parent=base.key, project=project, job=ctx.origin.job,
         )  # fmt: skip
         with images.making(ctx, record):
             ctx.home.create_directory(Owner("image", key))
             write_made(ctx, key, made)  # what is known while it is loaded
             done = load(ctx, key, image, made, name, source, accept)
-            facts = publish.derive(ctx, key, images.built(ctx, base))
+            facts = publish.derive(ctx, key, images.built(ctx, base.key))
             write_made(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))

@@ -23,7 +23,7 @@ from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context, hypervisor_of, open_context
 from lab.lifecycle.core.views import Finding
 from lab.lifecycle.images import failures
-from lab.lifecycle.images.engine import OUT_OF_REACH
+from lab.lifecycle.images.order import OUT_OF_REACH
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback

@@ -11,7 +11,7 @@ from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.image import named
-from lab.lifecycle.images.versions import with_image
+from lab.lifecycle.images.order import resolve, with_image
 from lab.lifecycle.nodes import configuration, inspect
 from lab.lifecycle.reserve import new_record, reserved, traces
 from lab.lifecycle.start import start
@@ -43,11 +43,12 @@ def ensure(
     spec = _with_existing_name(ctx, with_image(ctx, spec))
     if (found := _existing(ctx, spec, timeout)) is not None:
         return found
-    check_host(ctx, spec)
+    order = resolve(ctx, spec)
+    check_host(ctx, order.nodes)
     with ExitStack() as stack:
         for left in reversed(range(_TRIES)):
             try:
-                lab = stack.enter_context(reserved(ctx, new_record(ctx, spec)))
+                lab = stack.enter_context(reserved(ctx, new_record(ctx, order)))
                 break
             except Conflict as error:
                 taken = isinstance(error, Busy) or ctx.store.labs.find(spec.name)
@@ -55,7 +56,7 @@ def ensure(
                     raise
             if (found := _existing(ctx, spec, timeout)) is not None:
                 return found  # another command was faster
-        return make(ctx, lab, spec, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+        return make(ctx, lab, order, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
 
 
 def _with_existing_name(ctx: Context, spec: LabSpec) -> LabSpec:

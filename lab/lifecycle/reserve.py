@@ -6,27 +6,23 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
 
 from lab.errors import Conflict
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget
+from lab.lifecycle.images.order import Order
 from lab.locks.named import lock
 from lab.names import Owner, lab_of
-from lab.spec import LabSpec
 from lab.state.records import LabRecord
 
 _TRIES = 20
 """Attempts to reserve a free name that other commands may take first."""
 
 
-def new_record(ctx: Context, spec: LabSpec, **descent: Any) -> LabRecord:
-    """The record of a lab that is to be made as ``spec`` says; ``descent``: of what it is a clone.
-
-    Its name may be empty: ``reserved`` finds one.
-    """
-    now = time.time()
+def new_record(ctx: Context, order: Order) -> LabRecord:
+    """The record of a lab that is to be made; its name may be empty: ``reserved`` finds one."""
+    spec, now = order.spec, time.time()
     return LabRecord(
         name=spec.name,
         blueprint=spec.blueprint,
@@ -39,7 +35,7 @@ def new_record(ctx: Context, spec: LabSpec, **descent: Any) -> LabRecord:
         disk=spec.size.disk,
         snapshots=str(spec.snapshots),
         options=spec.options.said,
-        profile=ctx.settings.profile_of(spec.profile).name,
+        profile=order.profile.name,
         state="creating",
         password="",
         user="",
@@ -49,26 +45,19 @@ def new_record(ctx: Context, spec: LabSpec, **descent: Any) -> LabRecord:
         address=ctx.settings.publish,
         host=ctx.settings.published_as,
         **vars(ctx.origin),
-        **descent,
     )
 
 
 def branch_record(
-    ctx: Context,
-    parent: LabRecord,
-    name: str,
-    capture: Capture,
-    *,
-    ttl: float | None,
-    identity: int,
+    ctx: Context, order: Order, parent: LabRecord, name: str, capture: Capture, identity: int
 ) -> LabRecord:
     """The record of a lab that is to be a clone of ``capture``, a snapshot of ``parent``.
 
-    It keeps that from removal.
+    It keeps that from removal. ``order``: of the parent, with the lease of the branch.
     """
-    return new_record(
-        ctx,
-        replace(parent.spec, name=name, ttl=ttl),
+    return replace(
+        new_record(ctx, order),
+        name=name,
         parent=str(capture.ref),
         template=parent.template,
         identity=identity,

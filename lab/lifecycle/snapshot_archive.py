@@ -21,6 +21,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import from_use, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView, ImportView, LabView
+from lab.lifecycle.images.order import resolve
 from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.power import images_of
@@ -145,10 +146,10 @@ def _clone(
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
     record = ctx.store.templates.get(key)
-    spec = replace(record.spec, name=name, ttl=ttl)
-    check_host(ctx, spec)
+    order = resolve(ctx, replace(record.spec, name=name, ttl=ttl))
+    check_host(ctx, order.nodes)
     with (
-        reserved(ctx, new_record(ctx, spec), stem=record.source.partition("@")[0]) as lab,
+        reserved(ctx, new_record(ctx, order), stem=record.source.partition("@")[0]) as lab,
         all_or_nothing(ctx, lab, ttl, keep=False),
         template.images_kept(ctx, record) as images,
         template.kept(ctx, key, images) as capture,
@@ -167,7 +168,7 @@ def _clone(
         clone_in_use(
             ctx,
             lab,
-            spec,
+            order,
             images,
             capture,
             timeout,

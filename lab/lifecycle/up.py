@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from lab.blueprints import Blueprint, blueprint_of
+from lab.blueprints import NodePlan
 from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture, unformed
@@ -15,8 +15,8 @@ from lab.lifecycle.captures.clone import clone, unrestored
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
 from lab.lifecycle.core.views import FIRST_USE, LabView
+from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Images
-from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes import inspect, ports
 from lab.lifecycle.nodes.connection import account_of, warning
 from lab.lifecycle.nodes.form import Formation, form, until_formed
@@ -59,16 +59,16 @@ def up(
     taken), HostUnfit, NotReady, CommandFailed.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    spec = with_image(ctx, spec)
-    check_host(ctx, spec)
-    with reserved(ctx, new_record(ctx, spec)) as lab:
-        return make(ctx, lab, spec, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+    order = resolve(ctx, spec)
+    check_host(ctx, order.nodes)
+    with reserved(ctx, new_record(ctx, order)) as lab:
+        return make(ctx, lab, order, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
 
 
 def make(
     ctx: Context,
     lab: Owner,
-    spec: LabSpec,
+    order: Order,
     began: float,
     *,
     cold: bool,
@@ -76,15 +76,14 @@ def make(
     timeout: float,
 ) -> LabView:
     """Make the lab whose name is reserved; ``began``: when it was requested."""
-    plan = blueprint_of(spec)
-    with all_or_nothing(ctx, lab, spec.ttl, keep=keep_failed):
+    with all_or_nothing(ctx, lab, order.spec.ttl, keep=keep_failed):
         for refuse in _REFUSALS:
             with (
-                image_and_capture(ctx, plan, spec, timeout, cold=cold) as (images, capture),
+                template.images_and_capture(ctx, order, timeout, cold=cold) as (images, capture),
                 start_slot(ctx, warm=capture is not None and capture.warm) as give_back,
             ):
                 try:
-                    nodes = start_nodes(ctx, lab, spec, images, capture, timeout, give_back)
+                    nodes = start_nodes(ctx, lab, order, images, capture, timeout, give_back)
                 except RestoreFailed as error:
                     if capture is None:
                         raise
@@ -93,36 +92,27 @@ def make(
                     continue
                 personalise(ctx, nodes)
                 wait_ready(ctx, nodes)
-            return mark_ready(ctx, lab, spec.ttl, began)
+            return mark_ready(ctx, lab, order.spec.ttl, began)
         raise HostUnfit(
             "the RAM of three templates in a row could not be restored",
             hint="`lab up --cold` boots without a template; `lab template ls` shows why",
         )
 
 
-def check_host(ctx: Context, spec: LabSpec) -> None:
-    """Raise HostUnfit unless this host can take the lab; note the risks that it would have."""
+def check_host(ctx: Context, nodes: Sequence[NodePlan]) -> None:
+    """Raise HostUnfit unless this host can take a lab; note the risks that it would have."""
     with ctx.progress.step("preflight"):
-        preflight(ctx, spec)
+        preflight(ctx, nodes)
     if text := warning(ctx.settings.publish):
         ctx.progress.note("publish", text)
     for caution in ctx.hypervisor.capabilities().cautions:
         ctx.progress.note(caution.topic, f"{caution.what}; to prevent it: {caution.remedy}")
 
 
-def image_and_capture(
-    ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float, *, cold: bool
-) -> AbstractContextManager[tuple[Images, Capture | None]]:
-    """The images, and the template to clone unless ``cold``; all are kept in the block."""
-    if cold:
-        return template.image_alone(ctx, plan, spec)
-    return template.image_and_template(ctx, plan, spec, timeout)
-
-
 def start_nodes(
     ctx: Context,
     lab: Owner,
-    spec: LabSpec,
+    order: Order,
     images: Images,
     capture: Capture | None,
     timeout: float,
@@ -136,7 +126,7 @@ def start_nodes(
     """
     tries = ports.TRIES
     while True:
-        formation, account = allot(ctx, lab, spec, images, capture)
+        formation, account = allot(ctx, lab, order, images, capture)
         nodes, plan = formation.nodes, formation.blueprint
         try:
             if capture is None:
@@ -161,7 +151,7 @@ def start_nodes(
 def clone_in_use(
     ctx: Context,
     lab: Owner,
-    spec: LabSpec,
+    order: Order,
     images: Images,
     capture: Capture,
     timeout: float,
@@ -181,7 +171,7 @@ def clone_in_use(
         with start_slot(ctx, warm=capture.warm):
             try:
                 seeds()
-                nodes = start_nodes(ctx, lab, spec, images, capture, timeout)
+                nodes = start_nodes(ctx, lab, order, images, capture, timeout)
             except RestoreFailed as error:
                 why = unrestored(error)
                 remove_nodes(ctx, lab)
@@ -197,15 +187,15 @@ def clone_in_use(
 
 
 def allot(
-    ctx: Context, lab: Owner, spec: LabSpec, images: Images, capture: Capture | None
+    ctx: Context, lab: Owner, order: Order, images: Images, capture: Capture | None
 ) -> tuple[Formation, Account]:
     """Reserve ports, a segment and an account for a lab, and record how it is started.
 
     ``capture``: what it will be a clone of, None if it boots from the disks of images.
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
-    record, plan = ctx.store.labs.get(lab.name), blueprint_of(spec)
-    nodes, segment = ports.allot(ctx, lab, plan.plan(spec), images, record.address, record.host)
+    record = ctx.store.labs.get(lab.name)
+    nodes, segment = ports.allot(ctx, lab, order.nodes, images, record.address, record.host)
     with ctx.store.transaction():
         ctx.store.labs.update(
             lab.name,
@@ -220,9 +210,8 @@ def allot(
             why_cold=why_cold,
         )
         ctx.store.nodes.add(node.record for node in nodes)
-    profile = ctx.settings.profile_of(record.profile)
     account = account_of(ctx.home, ctx.store.labs.get(lab.name))
-    return Formation(lab, images, plan, profile, nodes, segment), account
+    return Formation(lab, images, order.blueprint, order.profile, nodes, segment), account
 
 
 def _descent(record: LabRecord, capture: Capture | None) -> dict[str, str | None]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.blueprints import blueprint, blueprint_of
+from lab.blueprints import blueprint
 from lab.errors import Conflict
 from lab.exchange.header import (
     Content,
@@ -24,6 +24,7 @@ from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.order import resolve
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import LabSpec
 from lab.state.records import LabRecord, TemplateRecord
@@ -110,9 +111,9 @@ def template_facts(
             f"the template {record.key} was captured from {record.source}, a lab in use",
             hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
         )
-    spec = record.spec
-    plan = blueprint_of(spec)
-    if templates.key_of(ctx, images, plan, spec) != base(record.key):
+    order = resolve(ctx, record.spec)
+    spec = order.spec
+    if templates.key_of(ctx, order, images) != base(record.key):
         raise Conflict(
             f"the template {record.key} is outdated: QEMU, the profile"
             f" {record.profile} or the rules of {record.blueprint} have changed since",

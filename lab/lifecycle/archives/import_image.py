@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from lab.config.profile import VOLUMES, Profile
-from lab.errors import Conflict, InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec
 from lab.exchange.header import DatasetFacts, Header, ImageFacts
 from lab.exchange.stage import Stage
 from lab.imagebuild import isolate, manifest
-from lab.imagebuild.recipe import load
 from lab.lifecycle.archives import describe
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
@@ -107,17 +106,11 @@ def profile_of(ctx: Context, facts: ImageFacts) -> Profile | None:
     There is none for an image of another version of the recipe, of another layout, or with
     block sizes that no profile here has.
     """
-    try:
-        recipe = load(facts.recipe)
-    except (NotFound, InvalidSpec):
+    if tuple(facts.disks) != VOLUMES[ctx.settings.layout]:
         return None
-    layout = ctx.settings.layout
-    if tuple(facts.disks) != VOLUMES[layout]:
-        return None
-    for profile in (ctx.settings.profile_of(""), *ctx.settings.all_profiles().values()):
-        if images.key_of(recipe, layout, profile) == facts.key:
-            return profile
-    return None
+    profiles = (ctx.settings.profile_of(""), *ctx.settings.all_profiles().values())
+    specs = images.specs_of(ctx, facts.recipe, profiles)
+    return next((spec.profile for spec in specs if spec.key == facts.key), None)
 
 
 def _collect(

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from lab import options
-from lab.blueprints import Blueprint, NodePlan, blueprint, blueprint_of
+from lab.blueprints import NodePlan, blueprint
 from lab.config.profile import Profile
 from lab.errors import HostUnfit, InvalidSpec
 from lab.exchange.header import Content, Header, NodeFacts, TemplateFacts, strings
@@ -25,6 +25,7 @@ from lab.lifecycle.captures.template_record import finish, making, vacant
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import let_read
 from lab.lifecycle.nodes.nodes import Node, volumes_of
@@ -43,8 +44,7 @@ class Fit:
     ``key``: of one that was captured from a lab in use, it is of what is imported of the archive.
     """
 
-    spec: LabSpec
-    plan: Blueprint
+    order: Order
     key: str
     why_cold: str = ""
 
@@ -85,8 +85,8 @@ def fit(
         profile=profile.name,
         options=options.of(template.options),
     )
-    plan = blueprint_of(spec)
-    plans = plan.plan(spec)
+    order = resolve(ctx, spec)
+    plans = order.nodes
     if [node.role for node in template.nodes] != [node.role for node in plans]:
         raise InvalidSpec(f"the template's nodes have other roles than those of {plan.name}")
     if [node.size or size for node in template.nodes] != [node.size for node in plans]:
@@ -104,8 +104,8 @@ def fit(
             hint="without --warm-only its disks are imported: labs boot from them",
         )
     if template.source:
-        return Fit(spec, plan, _key_of_content(ctx, template, warm=not why_cold), why_cold)
-    return Fit(spec, plan, templates.key_of(ctx, images_, plan, spec), why_cold)
+        return Fit(order, _key_of_content(ctx, template, warm=not why_cold), why_cold)
+    return Fit(order, templates.key_of(ctx, order, images_), why_cold)
 
 
 def _key_of_content(ctx: Context, template: TemplateFacts, *, warm: bool) -> str:
@@ -130,14 +130,14 @@ def publish(
         for one in header.images.values():
             import_image.here(ctx, one)
         all_ = Images(engine, {image.recipe: image for image in others})
-        name = templates.recorded(ctx, target.key, all_, target.plan, target.spec)
+        name = templates.recorded(ctx, target.key, target.order, all_)
         if name is not None:
             return name
-        name, plans = vacant(ctx, target.key), target.plan.plan(target.spec)
+        name = vacant(ctx, target.key)
         text = f"importing the template {name}" + ("" if target.warm else ", disks only")
         with (
             ctx.progress.step("template", text),
-            making(ctx, name, all_, plans, target.spec, warm=target.warm, source=template.source),
+            making(ctx, name, target.order, all_, warm=target.warm, source=template.source),
         ):
             capture = _assemble(ctx, name, all_, template, stage, target)
             finish(ctx, capture, template.form_seconds)
@@ -148,8 +148,8 @@ def _assemble(
     ctx: Context, name: str, all_: Images, template: TemplateFacts, stage: Stage, target: Fit
 ) -> Capture:
     ref = template_ref(name)
-    nodes = plan_nodes(ref.owner, target.plan.plan(target.spec), all_)
-    snapshots = _disks(ctx, nodes, all_, template, stage, target.spec)
+    nodes = plan_nodes(ref.owner, target.order.nodes, all_)
+    snapshots = _disks(ctx, nodes, all_, template, stage, target.order.profile)
     for node in nodes:
         files = {"seed": ctx.home.seed(ref, node.name)}
         if target.warm:
@@ -178,10 +178,10 @@ def _disks(
     all_: Images,
     template: TemplateFacts,
     stage: Stage,
-    spec: LabSpec,
+    profile: Profile,
 ) -> list[VolumeSnapshot]:
     """The disks of all nodes: clones of their images', with what the cluster wrote to them."""
-    owner, profile = nodes[0].owner, ctx.settings.profile_of(spec.profile)
+    owner = nodes[0].owner
     names = [volume for node in nodes for volume in volumes_of(node, all_)]
     things: list[tuple[ResourceKind, str]] = [("volume", str(volume)) for volume in names]
     intent = ctx.store.resources.intend_all(owner, things)

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
-from lab.blueprints import Blueprint, blueprint_of
-from lab.errors import CommandFailed, Conflict, LabError, NotFound, NotReady
+from lab.errors import CommandFailed, Conflict, Interrupted, LabError, NotFound, NotReady
 from lab.hypervisor import DirectBoot, GuestShape
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import manifests
@@ -35,10 +34,17 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.datasets.warm import warm_up
 from lab.lifecycle.images import failures
-from lab.lifecycle.images.engine import images_with_fallback
-from lab.lifecycle.images.image import using_key
+from lab.lifecycle.images.image import ImageSpec, using_key
+from lab.lifecycle.images.order import (
+    Order,
+    changed,
+    choose,
+    falls_back,
+    is_there,
+    resolve,
+    using,
+)
 from lab.lifecycle.images.ready import Image, Images
-from lab.lifecycle.images.versions import with_image
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
@@ -56,42 +62,73 @@ RULES = 3
 
 
 @contextmanager
-def image_and_template(
-    ctx: Context, plan: Blueprint, spec: LabSpec, timeout: float
-) -> Iterator[tuple[Images, Capture]]:
-    """Images and template for ``spec``, made on first use, kept from removal in the block.
+def images_and_capture(
+    ctx: Context, order: Order, timeout: float, *, cold: bool = False
+) -> Iterator[tuple[Images, Capture | None]]:
+    """The images of an order, and the template to clone, kept from removal in the block.
 
-    They are of the first engine that can be used. ``timeout``: seconds that the nodes of a new
-    template may take to get ready. Raises as ``images_with_fallback`` and ``template_kept`` do.
+    What is not there is made first. ``cold``: there is no template, labs boot from the disks of the
+    images. ``timeout``: seconds that the nodes of a new template may take to get ready.
+
+    The images are those of the first choice of the order that can be used. If it cannot be built,
+    or its first template does not form, the next one is used, where the failure is the engine's
+    own (``falls_back``); others are raised at once, and the last one if every choice fails.
     """
-
-    def capture_of(images: Images) -> AbstractContextManager[Capture]:
-        return template_kept(ctx, images, plan, spec, timeout)
-
-    def missing_template(images: Images) -> str:
-        key = key_of(ctx, images, plan, spec)
-        return key if current(ctx, key) is None else ""
-
-    with images_with_fallback(ctx, plan, spec, capture_of, missing_template) as found:
+    failed: list[ImageSpec] = []
+    with ExitStack() as held:
+        found = None
+        while found is None:
+            began, (choice, why) = time.time(), choose(ctx, order)
+            try:
+                found = _take(ctx, order, choice, why, timeout, held, cold, fell_back=bool(failed))
+            except Interrupted:
+                raise
+            except LabError as error:
+                held.close()
+                if not falls_back(ctx, order, choice, began, failed, error):
+                    raise
+                failed.append(choice)
         yield found
 
 
-@contextmanager
-def image_alone(ctx: Context, plan: Blueprint, spec: LabSpec) -> Iterator[tuple[Images, None]]:
-    """As ``image_and_template``, for labs that are booted from the disks of images."""
-    with images_with_fallback(ctx, plan, spec, nullcontext) as (images, _):
-        yield images, None
+def _take(
+    ctx: Context,
+    order: Order,
+    choice: ImageSpec,
+    why: str,
+    timeout: float,
+    held: ExitStack,
+    cold: bool,
+    *,
+    fell_back: bool,
+) -> tuple[Images, Capture | None] | None:
+    """Images and template of ``choice``; None if the failure of another command changes the choice.
 
-
-@contextmanager
-def template_kept(
-    ctx: Context, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
-) -> Iterator[Capture]:
-    """The template for ``spec``, made first if there is none; kept from removal in the block.
-
-    ``timeout``: seconds that its nodes may take to get ready.
+    ``why`` is reported if an image or template must be made, or after a fallback.
     """
-    key = key_of(ctx, images, plan, spec)
+    there = is_there(ctx, choice)
+    if not there and changed(ctx, order, choice, "image", choice.key):
+        return None
+    if why and (fell_back or not there):
+        ctx.progress.note("engine", why)
+    images = held.enter_context(using(ctx, order, choice))
+    if cold:
+        return images, None
+    key = key_of(ctx, order, images)
+    missing = current(ctx, key) is None
+    if missing and changed(ctx, order, choice, "template", key):
+        held.close()
+        return None
+    if why and missing and there and not fell_back:
+        ctx.progress.note("engine", why)
+    return images, held.enter_context(_template_kept(ctx, key, order, images, timeout))
+
+
+@contextmanager
+def _template_kept(
+    ctx: Context, key: str, order: Order, images: Images, timeout: float
+) -> Iterator[Capture]:
+    """The template of that key, made first if there is none; kept from removal in the block."""
     while True:
         name = current(ctx, key)
         if name is not None:
@@ -100,7 +137,7 @@ def template_kept(
                     ctx.store.templates.update(name, used_at=time.time())
                     yield capture
                     return
-        _ensure(ctx, key, images, plan, spec, timeout)
+        _ensure(ctx, key, order, images, timeout)
 
 
 @contextmanager
@@ -110,27 +147,28 @@ def kept(ctx: Context, name: str, images: Images) -> Iterator[Capture | None]:
         yield _sound(ctx, name, images)
 
 
-def key_of(ctx: Context, images: Images, plan: Blueprint, spec: LabSpec) -> str:
-    """What a template for ``spec`` is known by: all that decides whether it fits.
+def key_of(ctx: Context, order: Order, images: Images) -> str:
+    """What a template for an order is known by: all that decides whether it fits.
 
     Where nodes differ, image, size and role of each are part of it. Services are not: ports of the
     host are forwarded from outside at each start, and where a captured guest listens follows from
     its image and the files of the blueprint, whose version is raised when these change.
     """
+    spec = order.spec
     parts: list[object] = [
         RULES,
         ctx.home.id,
         images.engine.key,
-        plan.name,
-        plan.version,
+        order.blueprint.name,
+        order.blueprint.version,
         spec.nodes,
         spec.size.memory,
         spec.size.cpus,
         spec.size.disk,
-        ctx.settings.profile_of(spec.profile).content(),
+        order.profile.content(),
         ctx.hypervisor.fingerprint(shape_of(images.engine, spec.size)),
     ]
-    nodes = [(images.planned(node), node) for node in plan.plan(spec)]
+    nodes = [(images.planned(node), node) for node in order.nodes]
     alike = (images.engine, spec.size, nodes[0][1].role)
     if any((image, node.size, node.role) != alike for image, node in nodes):
         for image, node in nodes:
@@ -181,11 +219,10 @@ def is_for(name: str, key: str) -> bool:
 
 def build(ctx: Context, spec: LabSpec) -> TemplateView:
     """Make the template for ``spec`` now, if it does not exist."""
-    spec = with_image(ctx, spec)
-    preflight(ctx, spec)
-    plan = blueprint_of(spec)
-    with image_and_template(ctx, plan, spec, ctx.settings.ready_timeout) as (_, capture):
-        return view(ctx.store.templates.get(capture.owner.name))
+    order = resolve(ctx, spec)
+    preflight(ctx, order.nodes)
+    with images_and_capture(ctx, order, ctx.settings.ready_timeout) as (_, capture):
+        return view(ctx.store.templates.get(cast("Capture", capture).owner.name))
 
 
 def templates(ctx: Context) -> list[TemplateView]:
@@ -261,17 +298,15 @@ def give_up_ram(ctx: Context, name: str, why: str) -> None:
     ctx.store.templates.update(name, warm=False, why=why)
 
 
-def _ensure(
-    ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
-) -> None:
+def _ensure(ctx: Context, key: str, order: Order, images: Images, timeout: float) -> None:
     with build_lock(ctx, "template", key, unless=lambda: current(ctx, key) is not None) as held:
-        if held and recorded(ctx, key, images, plan, spec) is None:
+        if held and recorded(ctx, key, order, images) is None:
             former = {r.state for r in ctx.store.templates.all() if base(r.key) == key}
             name = vacant(ctx, key)
             why = _why[former == {"building"}] if former else "first use"
             ctx.progress.note("template", f"{why}: forming a cluster to clone from{_time(ctx)}")
             with ctx.progress.step("template", f"making the template {name} ({why})"):
-                _make(ctx, name, images, plan, spec, timeout)
+                _make(ctx, name, order, images, timeout)
 
 
 _why = {False: "the previous template is broken", True: "its creation was interrupted before"}
@@ -284,7 +319,7 @@ def _time(ctx: Context) -> str:
     return ", usually 1 to 3 minutes without KVM" if emulated else ""
 
 
-def recorded(ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabSpec) -> str | None:
+def recorded(ctx: Context, key: str, order: Order, images: Images) -> str | None:
     """As ``current``, with the lock of ``key`` held: a lost record is then recreated.
 
     The manifest says that the template was finished.
@@ -301,7 +336,7 @@ def recorded(ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabS
         except Damaged:
             continue
         record = record_for(
-            ctx, name, images, plan.plan(spec), spec,
+            ctx, name, order, images,
             warm=capture.warm, began=path.stat().st_mtime, source=capture.source,
         )  # fmt: skip
         ctx.store.templates.add(replace(record, state="ready", size=size_of(ctx, name)))
@@ -310,39 +345,35 @@ def recorded(ctx: Context, key: str, images: Images, plan: Blueprint, spec: LabS
     return None
 
 
-def _make(
-    ctx: Context, name: str, images: Images, plan: Blueprint, spec: LabSpec, timeout: float
-) -> None:
+def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float) -> None:
     owner, began = Owner("template", name), time.time()
-    profile = ctx.settings.profile_of(spec.profile)
     warm = ctx.hypervisor.memory is not None
-    plans = plan.plan(spec)
-    with making(ctx, name, images, plans, spec, warm=warm):
-        nodes = tuple(plan_nodes(owner, plans, images))
+    with making(ctx, name, order, images, warm=warm):
+        nodes = tuple(plan_nodes(owner, order.nodes, images))
         formation = Formation(
             owner,
             images,
-            plan,
-            profile,
+            order.blueprint,
+            order.profile,
             nodes,
             reserve_segment(ctx, owner),
             partial(memory_file, ctx) if warm else None,
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        given = _given(spec)
+        given = _given(order.spec)
         with start_slot(ctx, ours=not given) as give_back:
             formed = give_back if given else lambda: None
-            with _engines_failure(ctx, images.engine, spec, *late):
+            with _engines_failure(ctx, images.engine, order.spec, *late):
                 form(ctx, formation, timeout, formed=formed)
             if warm:
                 warm_up(ctx, nodes, images)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                with _engines_failure(ctx, images.engine, spec, *late, CommandFailed):
+                with _engines_failure(ctx, images.engine, order.spec, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
-                capture = freeze(ctx, template_ref(name), nodes, images, plan, warm=warm)
+                capture = freeze(ctx, template_ref(name), nodes, images, order.blueprint, warm=warm)
         finish(ctx, capture, time.time() - began)
-    if not spec.image:
+    if not order.spec.image:
         failures.withdraw(ctx, images.engine.recipe)
 
 

@@ -6,17 +6,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from lab.blueprints import NodePlan
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget_guests, release
+from lab.lifecycle.images.order import Order
 from lab.lifecycle.images.ready import Images
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
 from lab.options import described, shown
-from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.undo import Undo
 from lab.units import counted
@@ -31,9 +30,8 @@ def base(name: str) -> str:
 def making(
     ctx: Context,
     name: str,
+    order: Order,
     images: Images,
-    plans: Sequence[NodePlan],
-    spec: LabSpec,
     *,
     warm: bool,
     source: str = "",
@@ -50,7 +48,7 @@ def making(
     with ctx.store.transaction():
         _check_quota(ctx)
         began = time.time()
-        record = record_for(ctx, name, images, plans, spec, warm=warm, began=began, source=source)
+        record = record_for(ctx, name, order, images, warm=warm, began=began, source=source)
         ctx.store.templates.add(record)
     with Undo() as undo:
         undo.push(f"template {name}", lambda: discard(ctx, name))
@@ -177,15 +175,15 @@ def vacant(ctx: Context, key: str) -> str:
 def record_for(
     ctx: Context,
     name: str,
+    order: Order,
     images: Images,
-    plans: Sequence[NodePlan],
-    spec: LabSpec,
     *,
     warm: bool,
     began: float,
     source: str = "",
 ) -> TemplateRecord:
-    """The record of a template that is being made, of nodes as planned for ``spec``."""
+    """The record of a template that is being made for an order."""
+    spec = order.spec
     return TemplateRecord(
         key=name,
         image=images.engine.key,
@@ -197,11 +195,14 @@ def record_for(
         fingerprint=base(name),
         state="building",
         warm=warm,
-        profile=ctx.settings.profile_of(spec.profile).name,
+        profile=order.profile.name,
         created_at=began,
         used_at=began,
         project=ctx.origin.project,
-        nodes={node.name: {"image": images.planned(node).key, **vars(node.size)} for node in plans},
+        nodes={
+            node.name: {"image": images.planned(node).key, **vars(node.size)}
+            for node in order.nodes
+        },
         source=source,
         options=spec.options.of_template.said,
     )

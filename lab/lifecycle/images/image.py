@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from lab.blueprints import Engine
@@ -43,45 +44,76 @@ _LOG_VOLUME = "/var/lib/mysqllog"
 """Where guests mount their data and log volumes (images/guest/usr/lib/lab/boot)."""
 
 
-def key_of(recipe: Recipe, layout: Layout, profile: Profile) -> str:
-    """The key of the image that ``recipe`` makes here: its name and content key.
+@dataclass(frozen=True)
+class ImageSpec:
+    """An image as it is asked for: what a recipe makes here now, or one that is there."""
 
-    Of the profile it depends on the block sizes, which are fixed when it is imported.
+    name: str
+    """Of the recipe."""
+    layout: Layout
+    """The volumes of a node."""
+    profile: Profile
+    """Its block sizes are fixed when an image is imported; the rest has no effect on it."""
+    named: str = ""
+    """The key of the image if it must be there, whatever it was made from; else empty."""
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe as it is now; raises NotFound and InvalidSpec."""
+        return load(self.name)
+
+    @cached_property
+    def key(self) -> str:
+        """The key of the image: the name of its recipe, and what it is made from."""
+        return self.named or f"{self.name}-{image_key(self.recipe, volumes=self.volumes)}"
+
+    @property
+    def volumes(self) -> dict[str, int]:
+        """The names of its volumes and their block sizes."""
+        return {name: self.profile.volume(name).block_size for name in VOLUMES[self.layout]}
+
+
+def spec_of(ctx: Context, recipe: str, profile: Profile | None = None) -> ImageSpec:
+    """The image of a recipe here, for the default profile if none is given."""
+    return ImageSpec(recipe, ctx.settings.layout, profile or ctx.settings.profile_of(""))
+
+
+def specs_of(ctx: Context, recipe: str, profiles: Iterable[Profile]) -> list[ImageSpec]:
+    """The images of a recipe for ``profiles``, each once; none if there is no such recipe now."""
+    found: dict[tuple[int, ...], ImageSpec] = {}
+    for profile in profiles:
+        spec = spec_of(ctx, recipe, profile)
+        found.setdefault(tuple(spec.volumes.values()), spec)
+    try:
+        load(recipe)
+    except LabError:
+        return []  # it is gone, or being written
+    return list(found.values())
+
+
+def ensure(ctx: Context, spec: ImageSpec) -> Image:
+    """An image, built first if need be; another process's build is waited for.
+
+    Raises NotFound for an unknown recipe, HostUnfit or CommandFailed if the build fails.
     """
-    volumes = {name: profile.volume(name).block_size for name in VOLUMES[layout]}
-    return f"{recipe.name}-{image_key(recipe, volumes=volumes)}"
-
-
-def ensure(ctx: Context, recipe_name: str, profile: Profile) -> Image:
-    """The image of a recipe, built first if need be; another process's build is waited for.
-
-    Raises InvalidSpec for an unknown recipe, HostUnfit or CommandFailed if the build fails.
-    """
-    recipe = load(recipe_name)
-    key = key_of(recipe, ctx.settings.layout, profile)
-    _ensure(ctx, recipe, key, profile)
-    return find(ctx, key)
-
-
-def _ensure(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
-    if not ready(ctx, key):
-        with build_lock(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
-            if held and not there(ctx, key):
-                _build(ctx, recipe, key, profile)
+    with using(ctx, spec) as image:
+        return image
 
 
 @contextmanager
-def using(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> Iterator[Image]:
-    """The image of a recipe, as ``ensure`` gives it; it is kept from removal in the block.
-
-    ``key``: the key of the image, from ``key_of``.
-    """
-    while True:
+def using(ctx: Context, spec: ImageSpec) -> Iterator[Image]:
+    """An image, as ``ensure`` gives it; it is kept from removal in the block."""
+    key = spec.key
+    while not spec.named:
         with build_lock(ctx, "image", key, shared=True):
             if ready(ctx, key):
                 yield find(ctx, key)
                 return
-        _ensure(ctx, recipe, key, profile)
+        with build_lock(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
+            if held and not there(ctx, key):
+                _build(ctx, spec)
+    with using_key(ctx, key) as image:
+        yield image
 
 
 @contextmanager
@@ -182,16 +214,15 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
     Removes the recorded failure of its engine, so that it is used again where none is required.
     Raises Conflict when the image to be rebuilt is in use.
     """
-    recipe, profile = load(image_recipe(recipe_name)), ctx.settings.profile_of("")
-    key = key_of(recipe, ctx.settings.layout, profile)
+    spec = spec_of(ctx, image_recipe(recipe_name))
     if rebuild:
-        with build_lock(ctx, "image", key):
-            discard(ctx, key)
-            _build(ctx, recipe, key, profile)
+        with build_lock(ctx, "image", spec.key):
+            discard(ctx, spec.key)
+            _build(ctx, spec)
     else:
-        ensure(ctx, recipe.name, profile)
-    failures.withdraw(ctx, recipe.name)
-    return image(ctx, key)
+        ensure(ctx, spec)
+    failures.withdraw(ctx, spec.name)
+    return image(ctx, spec.key)
 
 
 def images(ctx: Context) -> list[ImageView]:
@@ -253,9 +284,9 @@ def _recorded_again(ctx: Context, key: str) -> bool:
     return True
 
 
-def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
+def _build(ctx: Context, spec: ImageSpec) -> None:
     """Build and publish; the image's lock is held. What a killed build left is removed first."""
-    began = time.time()
+    began, recipe, key = time.time(), spec.recipe, spec.key
     out = ctx.home.build(key)
     with making(ctx, new_record(key, recipe.name, recipe.engine)), Undo() as undo:
         undo.push(f"build files {out}", lambda: isolate.remove_tree(out))
@@ -266,11 +297,10 @@ def _build(ctx: Context, recipe: Recipe, key: str, profile: Profile) -> None:
             isolate.remove_tree(out)
             make_directory(out, REACHABLE)
             log = ctx.home.image_log(key)
-            layout = ctx.settings.layout
             kinds = (CommandFailed, RecipeFailed)
             with failures.recorded(ctx, recipe, failures.UNBUILT, log, *kinds):
-                made = ctx.build(recipe, out, layout=layout, progress=ctx.progress, log=log)
-            publish.publish(ctx, key, made, profile, {})
+                made = ctx.build(recipe, out, layout=spec.layout, progress=ctx.progress, log=log)
+            publish.publish(ctx, key, made, spec.profile, {})
         is_ready(ctx, key, made, time.time() - began)
         failures.withdraw(ctx, recipe.name)
 

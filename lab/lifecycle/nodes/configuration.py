@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab import options
 from lab.errors import Conflict
-from lab.lifecycle.images.engine import recipe_of
+from lab.lifecycle.images.order import recipe_of
 from lab.spec import LabSpec
 from lab.units import format_size
 

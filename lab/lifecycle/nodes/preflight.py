@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lab import host
-from lab.blueprints import planned
+from lab.blueprints import NodePlan
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.ports import check_published, redirects_at
-from lab.spec import LabSpec
 
 
-def preflight(ctx: Context, spec: LabSpec) -> None:
-    """Raise HostUnfit unless this host can take the lab; nothing is made before this passes.
-
-    Raises InvalidSpec if the blueprint has no such lab.
-    """
-    sizes = [node.size for node in planned(spec)]
+def preflight(ctx: Context, nodes: Sequence[NodePlan]) -> None:
+    """Raise HostUnfit unless this host can take these nodes; nothing is made before this passes."""
+    sizes = [node.size for node in nodes]
     check_published(ctx.settings.publish)
     host.check_cpus(max(size.cpus for size in sizes))
     memory = [size.memory for size in sizes]

@@ -21,8 +21,7 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.engine import find, keys_for, other_keys, recipe_of, required
-from lab.lifecycle.images.versions import with_image
+from lab.lifecycle.images.order import choose, find, recipe_of, required, resolve
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import observed_of
 from lab.locks.named import lock
@@ -79,16 +78,14 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
     Where no engine is required, that is what is there, image and template: the preferred engine
     may fail when it is built, and members of the next one are kept until then.
     """
-    spec = with_image(ctx, spec)
-    plan = blueprint_of(spec)
-    first, *others = keys_for(ctx, plan, spec)
-    for key in (first, *others):
-        wanted = (key, *other_keys(ctx, plan, spec).values())
-        if all(images.ready(ctx, one) for one in wanted):
-            template_key = template.key_of(ctx, find(ctx, plan, spec, key), plan, spec)
+    order = resolve(ctx, spec)
+    first, _ = choose(ctx, order)
+    for key in dict.fromkeys(one.key for one in (first, *order.choices)):
+        if all(images.ready(ctx, one) for one in (key, *order.other_keys.values())):
+            template_key = template.key_of(ctx, order, find(ctx, order, key))
             if template.current(ctx, template_key):
                 return Keys(key, template_key)
-    return Keys(first, template.key_of(ctx, find(ctx, plan, spec, first), plan, spec))
+    return Keys(first.key, template.key_of(ctx, order, find(ctx, order, first.key)))
 
 
 def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:

@@ -26,7 +26,7 @@ from lab.lifecycle.down import down
 from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
 from lab.lifecycle.images import image, versions
-from lab.lifecycle.images.versions import with_image
+from lab.lifecycle.images.order import resolve
 from lab.lifecycle.preview import preview
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
@@ -246,9 +246,9 @@ def test_versions(ctx: Context, dump: Path) -> None:
     assert [view.at for view in dataset.datasets(ctx)] == ["my-shop@1", "my-shop@2"]
     assert dataset.dataset(ctx, "my-shop").version == 2
     with pytest.raises(NotFound, match=r"no dataset .my-shop@3"):
-        with_image(ctx, LabSpec("galera", dataset="my-shop@3"))
+        resolve(ctx, LabSpec("galera", dataset="my-shop@3"))
     with pytest.raises(NotFound, match=r"no dataset .my-shops") as failed:
-        with_image(ctx, LabSpec("galera", dataset="my-shops"))
+        resolve(ctx, LabSpec("galera", dataset="my-shops"))
     assert "my-shop" in failed.value.hint
     assert first.image != second.image
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.blueprints import blueprint
 from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images import image
-from lab.lifecycle.images.engine import choose
+from lab.lifecycle.images.order import choose, resolve
 from lab.lifecycle.preview import preview
 from lab.lifecycle.up import up
 from lab.spec import LabSpec
@@ -47,7 +46,7 @@ def remember(ctx: Context, *, answer: bool) -> None:
 
 
 def chosen(ctx: Context, plan: str, engine: str = "") -> str:
-    return choose(ctx, blueprint(plan), LabSpec(plan, engine=engine)).recipe
+    return choose(ctx, resolve(ctx, LabSpec(plan, engine=engine)))[0].name
 
 
 def make(ctx: Context, name: str, **changes: object) -> LabView:

@@ -31,6 +31,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
+from lab.lifecycle.images.order import resolve
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.preview import preview
@@ -251,7 +252,7 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
     """Protects clones from the capture of a node that is none of theirs."""
     with world.open() as ctx:
         engine, front = (
-            image.ensure(ctx, one, ctx.settings.profile_of("")) for one in ("mariadb", FRONT.recipe)
+            image.ensure(ctx, image.spec_of(ctx, one)) for one in ("mariadb", FRONT.recipe)
         )
         all_ = Images(engine, {front.recipe: front})
         alike = NodePlan("n2", "server", SIZE)
@@ -259,7 +260,10 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
             FRONT, alike, replace(alike, role="front"), replace(alike, recipe=front.recipe),
             replace(alike, size=FRONT.size), replace(alike, size=replace(SIZE, disk=GIB)),
         ]  # fmt: skip
-        keys = {template.key_of(ctx, all_, Mixed(front=one), SPEC) for one in fronts}
+        plans = [Mixed(front=one) for one in fronts]
+        order = resolve(ctx, SPEC)
+        orders = [replace(order, blueprint=one, nodes=one.plan(SPEC)) for one in plans]
+        keys = {template.key_of(ctx, one, all_) for one in orders}
     assert len(keys) == len(fronts)
 
 

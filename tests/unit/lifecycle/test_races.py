@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.config.profile import DEFAULT
 from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle import power
 from lab.lifecycle.captures import template
@@ -77,7 +76,8 @@ def test_a_name_that_another_command_is_taking_is_left_to_it(world: World) -> No
 
 def test_an_image_is_built_once(world: World) -> None:
     children = [
-        in_process(world, lambda ctx: image.ensure(ctx, "mariadb", DEFAULT)) for _ in range(4)
+        in_process(world, lambda ctx: image.ensure(ctx, image.spec_of(ctx, "mariadb")))
+        for _ in range(4)
     ]
     assert codes(children) == [0] * 4
     with world.open() as ctx:
@@ -257,7 +257,7 @@ def test_an_image_in_use_is_not_removed(world: World, step: str) -> None:
 def test_a_lost_image_disk_is_told(world: World) -> None:
     """Protects from a traceback: NotFound, not StopIteration."""
     with world.open() as ctx:
-        built = image.ensure(ctx, "mariadb", DEFAULT)
+        built = image.ensure(ctx, image.spec_of(ctx, "mariadb"))
         image.remove(ctx, "mariadb")
         with pytest.raises(NotFound):
             image.snapshots(ctx, built)

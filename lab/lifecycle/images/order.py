@@ -1,0 +1,226 @@
+"""What was decided about a requested lab: its order, made once, before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lab.blueprints import Blueprint, NodePlan, blueprint, blueprint_of, planned_by
+from lab.config import enginefile
+from lab.config.profile import Profile
+from lab.errors import InvalidSpec, LabError, OutOfReach
+from lab.lifecycle.core.build_lock import build_lock
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import failures
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.image import ImageSpec
+from lab.lifecycle.images.ready import Image, Images
+from lab.lifecycle.images.versions import named
+from lab.spec import LabSpec
+from lab.units import format_size
+
+OUT_OF_REACH = "Percona's repository is out of reach"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a lab is to be made of."""
+
+    spec: LabSpec
+    """The request; instead of a dataset it has the image of that."""
+    blueprint: Blueprint
+    """With the options and the number of nodes of the request."""
+    nodes: tuple[NodePlan, ...]
+    """The nodes, as the blueprint plans them."""
+    profile: Profile
+    """The profile of the request, or the default one."""
+    choices: tuple[ImageSpec, ...]
+    """The images that the lab's engine may come from, best first; just one if the request requires
+    an engine or an image."""
+    others: tuple[ImageSpec, ...]
+    """The images of the nodes with a recipe of their own."""
+
+    @property
+    def other_keys(self) -> Mapping[str, str]:
+        """The keys of ``others``, by their recipes."""
+        return {one.name: one.key for one in self.others}
+
+
+def resolve(ctx: Context, spec: LabSpec) -> Order:
+    """The order of a lab as ``spec`` requests it.
+
+    Raises InvalidSpec if there can be no such lab, NotFound for its dataset or image.
+    """
+    spec = with_image(ctx, spec)
+    plan, profile = blueprint_of(spec), ctx.settings.profile_of(spec.profile)
+    nodes, layout = planned_by(plan, spec), ctx.settings.layout
+    if spec.image:
+        choices = [_required_image(ctx, plan, spec, profile)]
+    else:
+        names = [required(plan, spec.engine)] if spec.engine else plan.engines
+        choices = [ImageSpec(name, layout, profile) for name in names]
+    others = dict.fromkeys(node.recipe for node in nodes if node.recipe)
+    return Order(
+        spec,
+        plan,
+        nodes,
+        profile,
+        tuple(choices),
+        tuple(ImageSpec(name, layout, profile) for name in others),
+    )
+
+
+def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
+    """``spec`` with the image of its dataset, if it has one; raises NotFound."""
+    if not spec.dataset:
+        return spec
+    return replace(spec, dataset="", image=named(ctx, spec.dataset).key)
+
+
+def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profile) -> ImageSpec:
+    """The image that ``spec`` names, which must be there.
+
+    It may have been made from another version of its recipe, or on another host.
+    """
+    record = images.named(ctx, spec.image)
+    wanted = [required(plan, spec.engine)] if spec.engine else enginefile.recipes_of(plan.engines)
+    if record.recipe not in wanted:
+        raise InvalidSpec(
+            f"{plan.name} cannot use the image {record.key}",
+            hint=f"one of these recipes: {', '.join(wanted)}",
+        )
+    return ImageSpec(record.recipe, ctx.settings.layout, profile, record.key)
+
+
+def required(plan: Blueprint, engine: str) -> str:
+    """The recipe of an ``engine``, ENGINE or ENGINE:SERIES; raises InvalidSpec."""
+    return enginefile.recipe(engine, plan.engines, plan.name)
+
+
+def recipe_of(spec: LabSpec) -> str:
+    """The recipe of the engine that ``spec`` requires; as the engine's name if there is none.
+
+    One of another version of lab may be recorded, or requested of a service elsewhere.
+    """
+    try:
+        return required(blueprint(spec.blueprint), spec.engine)
+    except InvalidSpec:
+        return spec.engine
+
+
+def choose(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
+    """The choice of an order that is to be used now, and why, if it is not the first.
+
+    That is the first whose engine did not fail within the last day (failures.py), and whose image
+    exists or whose repository can be reached; else the last of them.
+    """
+    passed = remedy = ""
+    *preferred, last = order.choices
+    engines = order.blueprint.engines
+    for choice in preferred:
+        failure = failures.of(ctx, choice.recipe)
+        if failure is not None and failure.failed == failures.UNBUILT and is_there(ctx, choice):
+            failure = None  # it was imported since, or built for another profile
+        if failure is None and _can_be_had(ctx, choice):
+            return choice, passed and f"{passed}: using {engines[choice.name]}{remedy}"
+        if not passed and failure is not None:
+            passed, remedy = str(failure), f"; {failure.remedy}"
+        passed = passed or OUT_OF_REACH
+    return last, passed and f"{passed}: using {engines[last.name]}{remedy}"
+
+
+def _can_be_had(ctx: Context, choice: ImageSpec) -> bool:
+    """Whether an image is there, or may be built."""
+    if is_there(ctx, choice):
+        return True
+    from lab.imagebuild.reachable import reachable_recently
+
+    return reachable_recently(choice.recipe, failures.answers(ctx.home))
+
+
+def is_there(ctx: Context, choice: ImageSpec) -> bool:
+    """Whether an image is recorded as ready."""
+    record = ctx.store.images.find(choice.key)
+    return record is not None and record.state == "ready"
+
+
+@contextmanager
+def using(ctx: Context, order: Order, choice: ImageSpec) -> Iterator[Images]:
+    """The images of an order with the engine of ``choice``, kept from removal in the block.
+
+    Those that are not there are built first.
+    """
+    with ExitStack() as held:
+        engine, *others = [
+            held.enter_context(images.using(ctx, one)) for one in (choice, *order.others)
+        ]
+        found = Images(engine, {one.recipe: one for one in others})
+        for node in order.nodes:
+            _check_disk(ctx, node.size.disk, found.planned(node))
+        yield found
+
+
+def _check_disk(ctx: Context, size: int, image: Image) -> None:
+    least = images.snapshots(ctx, image)[image.grows].size
+    if 0 < size < least:
+        raise InvalidSpec(
+            f"a node's disk cannot be {format_size(size)}: the image has {format_size(least)}",
+            hint="set a larger --disk, or leave it out",
+        )
+
+
+def find(ctx: Context, order: Order, key: str) -> Images:
+    """The images of an order, ``key`` of its engine's; raises NotFound if one is not there."""
+    others = {name: images.find(ctx, other) for name, other in order.other_keys.items()}
+    return Images(images.find(ctx, key), others)
+
+
+def changed(
+    ctx: Context, order: Order, choice: ImageSpec, kind: Literal["image", "template"], key: str
+) -> bool:
+    """Whether ``choice`` is outdated: another command that was making ``key`` of it has failed.
+
+    That command is waited for. Where there is one choice, nothing is.
+    """
+    if len(order.choices) == 1:
+        return False
+    with build_lock(ctx, kind, key, shared=True):
+        return choose(ctx, order)[0] != choice
+
+
+def falls_back(
+    ctx: Context,
+    order: Order,
+    choice: ImageSpec,
+    began: float,
+    failed: list[ImageSpec],
+    error: LabError,
+) -> bool:
+    """Whether another choice is to be used after ``choice``, tried since ``began``, failed.
+
+    It is if the failure is the engine's own, as failures.py decides; it is reported in full and
+    recorded for a day. Those of the host (no space, no memory, a tool, Debian's mirror) are not.
+    ``failed``: the choices that failed before. If there is no other, their recorded failures are
+    removed.
+    """
+    if len(order.choices) == 1:
+        return False
+    failure = failures.of(ctx, choice.recipe)
+    recorded = failure is not None and failure.at >= began
+    if (recorded or isinstance(error, OutOfReach)) and choose(ctx, order)[0] != choice:
+        if failure is not None:
+            _show(ctx, failure, error)
+        return True
+    for one in [*failed, choice] if recorded else failed:
+        failures.withdraw(ctx, one.name)
+    return False
+
+
+def _show(ctx: Context, failure: failures.Failure, error: LabError) -> None:
+    lines = [f"{failure.recipe} {failure.failed}, step {failure.step}: {error}"]
+    lines += [f"  {line}" for line in error.details]
+    lines += [f"hint: {error.hint}"] if error.hint else []
+    for line in lines:
+        ctx.progress.note("engine", line)
