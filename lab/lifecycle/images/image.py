@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from lab.blueprints import Engine
@@ -24,7 +25,7 @@ from lab.errors import (
 from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.key import image_key
-from lab.imagebuild.recipe import Recipe, load
+from lab.imagebuild.recipe import GUEST, HERE, Recipe, load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import release
@@ -39,6 +40,8 @@ from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
 from lab.undo import Undo
 
+_SETTLED = 2.0
+"""Seconds after which two changes of a file have different times."""
 _DATA_DIRECTORY = "/var/lib/mysql"
 _LOG_VOLUME = "/var/lib/mysqllog"
 """Where guests mount their data and log volumes (images/guest/usr/lib/lab/boot)."""
@@ -65,12 +68,37 @@ class ImageSpec:
     @cached_property
     def key(self) -> str:
         """The key of the image: the name of its recipe, and what it is made from."""
-        return self.named or f"{self.name}-{image_key(self.recipe, volumes=self.volumes)}"
+        return self.named or f"{self.name}-{_content_key(self.recipe, self.volumes)}"
 
     @property
     def volumes(self) -> dict[str, int]:
         """The names of its volumes and their block sizes."""
         return {name: self.profile.volume(name).block_size for name in VOLUMES[self.layout]}
+
+
+def _content_key(recipe: Recipe, volumes: Mapping[str, int]) -> str:
+    """As ``image_key``, which is asked again only if a file that goes into it was changed.
+
+    Right after a change it is asked as well: the next one may have the same time.
+    """
+    files = [
+        (Path(top) / name).stat()
+        for directory in (recipe.directory, GUEST, HERE)
+        for top, _, names in os.walk(directory)
+        if not top.endswith("__pycache__")
+        for name in names
+    ]
+    if time.time() - max(file.st_ctime for file in files) < _SETTLED:
+        return image_key(recipe, volumes=volumes)
+    stamps = tuple((f.st_ino, f.st_mode, f.st_size, f.st_mtime_ns, f.st_ctime_ns) for f in files)
+    return _key_of_files(recipe, tuple(volumes.items()), stamps)
+
+
+@lru_cache(maxsize=64)
+def _key_of_files(
+    recipe: Recipe, volumes: tuple[tuple[str, int], ...], _: tuple[tuple[int, ...], ...]
+) -> str:
+    return image_key(recipe, volumes=dict(volumes))
 
 
 def spec_of(ctx: Context, recipe: str, profile: Profile | None = None) -> ImageSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -105,3 +106,23 @@ def test_lock_files_do_not_pile_up(world: World) -> None:
     with world.open() as ctx:
         gc(ctx)
     assert list(world.home.locks.iterdir()) == []
+
+
+def test_recipes_that_did_not_change_are_not_hashed_again(world: World) -> None:
+    """Protects `GET /v1/images`: a service is asked again and again."""
+    hashed = 0
+
+    def count(_frame: object, event: str, arg: object) -> None:
+        nonlocal hashed
+        hashed += event == "c_call" and getattr(arg, "__name__", "").endswith("sha256")
+
+    with world.open() as ctx:
+        make_template(ctx)
+        first, before = catalog.images(ctx), sys.getprofile()
+        sys.setprofile(count)
+        try:
+            again = catalog.images(ctx)
+        finally:
+            sys.setprofile(before)
+    assert again == first
+    assert hashed == 0
