@@ -47,7 +47,6 @@ from lab.lifecycle.core.release import branches
 from lab.lifecycle.core.views import DatasetView
 from lab.lifecycle.down import down
 from lab.lifecycle.images import image
-from lab.lifecycle.images.versions import versions_of
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.promote import promote
 from lab.lifecycle.rollback import rollback
@@ -473,7 +472,7 @@ def delete_dataset(ctx: Context, task: Task[DeleteDataset]) -> str:
     name, version = parse_dataset(task.job.about.partition(":")[2])
     there = [
         record
-        for record in versions_of(ctx, name)
+        for record in image.versions_of(ctx, name)
         if version in (0, record.version)
         and record.state == "ready"
         and record.created_at <= task.job.created_at

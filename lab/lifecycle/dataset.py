@@ -40,8 +40,8 @@ from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
+from lab.lifecycle.images.image import version_named, versions_of
 from lab.lifecycle.images.order import required
-from lab.lifecycle.images.versions import named, versions_of
 from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
@@ -136,7 +136,7 @@ def refresh(
     ``create``, NotFound, and Conflict for such a source: all versions stay.
     """
     with _series(ctx, name):
-        record = named(ctx, name)
+        record = version_named(ctx, name)
         made = read_made(ctx, record)
         check_refreshable(name, made)
         source = sources.parse(made.source)
@@ -196,7 +196,7 @@ def datasets(ctx: Context) -> list[DatasetView]:
 
 def dataset(ctx: Context, text: str) -> DatasetView:
     """One version, the latest unless ``text`` says which; raises NotFound."""
-    return _view(ctx, named(ctx, text, removing=True), columns=True)
+    return _view(ctx, version_named(ctx, text, removing=True), columns=True)
 
 
 def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
@@ -226,7 +226,7 @@ def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
 
 def scan(ctx: Context, text: str) -> list[PersonalColumn]:
     """The columns of a version that look personal and that its rules do not cover."""
-    made = read_made(ctx, named(ctx, text, removing=True))
+    made = read_made(ctx, version_named(ctx, text, removing=True))
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     return [
         PersonalColumn(str(one.column), one.reason, one.rule)
@@ -240,7 +240,7 @@ def remove(ctx: Context, text: str, *, defer: bool = False) -> bool:
     Where labs use one of them nothing is removed; or, with ``defer``, no new lab gets that one, and
     it is removed with the last of its labs. Raises NotFound, and Conflict.
     """
-    record = named(ctx, text, removing=True)
+    record = version_named(ctx, text, removing=True)
     wanted = [record] if "@" in text else versions_of(ctx, record.dataset)
     with ExitStack() as locks:
         free: list[ImageRecord] = []

@@ -135,7 +135,7 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
         raise InvalidSpec(f"there is no log {source!r}", hint=hint)
     argv = ["journalctl", "--no-pager", "-o", "short-iso", "-n", str(lines)]
     if source == "engine":
-        from lab.lifecycle.images.units import engine_units
+        from lab.lifecycle.images.ready import engine_units
 
         argv += [*engine_units(ctx, node_of(ctx, name, node).image), "-o", "cat"]
     return argv

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.blueprints import blueprint
 from lab.errors import Conflict
 from lab.exchange.header import (
     Content,
@@ -24,9 +23,8 @@ from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.order import resolve
+from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Image, Images
-from lab.spec import LabSpec
 from lab.state.records import LabRecord, TemplateRecord
 
 
@@ -112,7 +110,6 @@ def template_facts(
             hint="`lab snapshot take` in a lab that is a clone of it, then `lab snapshot export`",
         )
     order = resolve(ctx, record.spec)
-    spec = order.spec
     if templates.key_of(ctx, order, images) != base(record.key):
         raise Conflict(
             f"the template {record.key} is outdated: QEMU, the profile"
@@ -120,7 +117,7 @@ def template_facts(
             hint="`lab up` does not use it either: form a new one with `lab template build`",
         )
     return _facts(
-        ctx, spec, capture, images, _fingerprints(ctx, spec, capture, images),
+        ctx, order, capture, images, _fingerprints(ctx, order, capture, images),
         key=record.key, host=strings(ctx.hypervisor.capabilities().facts),
         form_seconds=record.form_seconds,
     )  # fmt: skip
@@ -133,7 +130,7 @@ def snapshot_facts(
 
     ``capture``: with facts of its seeds. Its key is of its content: no request has that.
     """
-    spec, source = record.spec, f"{record.name}@{capture.label}"
+    order, source = resolve(ctx, record.spec), f"{record.name}@{capture.label}"
     fingerprints = [node.fingerprint for node in capture.nodes]
     # Disks are not read for this: a snapshot never changes, and this one has these names.
     content = [
@@ -143,26 +140,25 @@ def snapshot_facts(
         [[*node.seals, *(f.digest for f in (node.ram, node.state) if f)] for node in capture.nodes],
     ]
     # Of the hypervisor that is here now nothing is said if RAM was saved by another one.
-    same = fingerprints == _fingerprints(ctx, spec, capture, images)
+    same = fingerprints == _fingerprints(ctx, order, capture, images)
     return _facts(
-        ctx, spec, capture, images, fingerprints,
+        ctx, order, capture, images, fingerprints,
         key=hashlib.sha256(json.dumps(content).encode()).hexdigest()[:14],
         host=strings(ctx.hypervisor.capabilities().facts) if same else {},
         source=source,
     )  # fmt: skip
 
 
-def _fingerprints(ctx: Context, spec: LabSpec, capture: Capture, images: Images) -> list[str]:
+def _fingerprints(ctx: Context, order: Order, capture: Capture, images: Images) -> list[str]:
     """Of the hypervisor as it is now, for each node."""
-    shapes = [
-        templates.shape_of(images[node.image], node.size or spec.size) for node in capture.nodes
-    ]
+    size = order.spec.size
+    shapes = [templates.shape_of(images[node.image], node.size or size) for node in capture.nodes]
     return [ctx.hypervisor.fingerprint(shape) for shape in shapes]
 
 
 def _facts(
     ctx: Context,
-    spec: LabSpec,
+    order: Order,
     capture: Capture,
     images: Images,
     fingerprints: Sequence[str],
@@ -172,7 +168,7 @@ def _facts(
     form_seconds: float = 0.0,
     source: str = "",
 ) -> TemplateFacts:
-    profile, nodes = ctx.settings.profile_of(spec.profile), []
+    spec, nodes = order.spec, []
     for node, fingerprint in zip(capture.nodes, fingerprints, strict=True):
         if node.seed is None:
             raise Conflict(f"{capture.ref} has no seed of {node.name}: it cannot be exported")
@@ -194,12 +190,12 @@ def _facts(
     return TemplateFacts(
         key=key,
         blueprint=spec.blueprint,
-        version=blueprint(spec.blueprint).version,
+        version=order.blueprint.version,
         memory=spec.size.memory,
         cpus=spec.size.cpus,
         disk=spec.size.disk,
-        profile=profile.name,
-        settings=profile.content(),
+        profile=order.profile.name,
+        settings=order.profile.content(),
         nodes=nodes,
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
         host=host,

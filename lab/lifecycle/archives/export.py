@@ -24,7 +24,6 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.datasets.made import exported, read_made
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images import versions
 from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
@@ -147,7 +146,7 @@ def export(
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
     if kind == "dataset":
-        opened = _image_contents(ctx, versions.named(ctx, which))
+        opened = _image_contents(ctx, images.version_named(ctx, which))
     elif kind == "image":
         record = images.named(ctx, which)
         if record.dataset:

@@ -41,7 +41,6 @@ from lab.lifecycle.datasets.worth import Accept, anything, check_source
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
-from lab.lifecycle.images.versions import versions_of
 from lab.names import Owner, VolumeName
 from lab.options import OptionFile, Options
 from lab.paths import PRIVATE, REACHABLE, make_directory, writing
@@ -277,7 +276,7 @@ def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
     path = ctx.home.private(owner) / "mask-secret"
     make_directory(path.parent.parent, REACHABLE)
     make_directory(path.parent, PRIVATE)
-    for record in versions_of(ctx, name):
+    for record in images.versions_of(ctx, name):
         there = ctx.home.private(Owner("image", record.key)) / path.name
         if there.is_file() and there != path:
             secret = there.read_bytes()

@@ -1,6 +1,6 @@
 """Engines that could not be built, or whose cluster did not form: recorded for a day.
 
-Unless an engine is required, the next one of the blueprint is used during that time (engine.py).
+Unless an engine is required, the next one of the blueprint is used during that time (order.py).
 
 Only what may be the engine's own fault is recorded. Of an image's build that is CommandFailed (a
 package that cannot be installed, a server that does not initialise) and RecipeFailed (the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -34,10 +34,11 @@ from lab.lifecycle.images import failures, publish
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.locks.named import lock
-from lab.names import Owner, VolumeName
+from lab.names import Owner, VolumeName, parse_dataset
 from lab.paths import REACHABLE, make_directory
 from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
+from lab.suggest import did_you_mean
 from lab.undo import Undo
 
 _SETTLED = 2.0
@@ -279,6 +280,41 @@ def named(ctx: Context, key_or_recipe: str) -> ImageRecord:
     if not found:
         raise NotFound(f"there is no image {key_or_recipe!r}", hint="`lab image ls` lists them")
     return found[0]
+
+
+def versions_of(ctx: Context, name: str) -> list[ImageRecord]:
+    """The versions of a dataset, also those being made, the oldest first."""
+    found = (record for record in ctx.store.images.all() if record.dataset == name)
+    return sorted(found, key=lambda record: record.version)
+
+
+def version_named(ctx: Context, text: str, *, removing: bool = False) -> ImageRecord:
+    """The version that ``shop@2`` means, or ``shop``: the latest; raises NotFound.
+
+    ``removing``: also one that goes with its last lab, if its number is given.
+    """
+    name, version = parse_dataset(text)
+    there = [
+        record
+        for record in versions_of(ctx, name)
+        if record.state == "ready" and (not record.removing or (removing and version))
+    ]
+    found = [record for record in there if version in (0, record.version)]
+    if not found:
+        raise _no_version(ctx, name, version, there)
+    return found[-1]
+
+
+def _no_version(ctx: Context, name: str, version: int, there: Sequence[ImageRecord]) -> NotFound:
+    if there and ctx.store.labs.suggests:
+        known = ", ".join(f"{name}@{record.version}" for record in there)
+        return NotFound(f"there is no dataset {f'{name}@{version}'!r}", hint=f"versions: {known}")
+    if not ctx.store.labs.suggests:  # a token does not see other projects' datasets
+        return NotFound(f"there is no dataset {name!r}")
+    names = sorted({r.dataset for r in ctx.store.images.all() if r.dataset and r.state == "ready"})
+    otherwise = "`lab dataset create` makes one"
+    hint = did_you_mean(name, names, otherwise=otherwise)
+    return NotFound(f"there is no dataset {name!r}", hint=hint)
 
 
 def ready(ctx: Context, key: str) -> bool:

@@ -17,7 +17,6 @@ from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.image import ImageSpec
 from lab.lifecycle.images.ready import Image, Images
-from lab.lifecycle.images.versions import named
 from lab.spec import LabSpec
 from lab.units import format_size
 
@@ -76,7 +75,7 @@ def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
     """``spec`` with the image of its dataset, if it has one; raises NotFound."""
     if not spec.dataset:
         return spec
-    return replace(spec, dataset="", image=named(ctx, spec.dataset).key)
+    return replace(spec, dataset="", image=images.version_named(ctx, spec.dataset).key)
 
 
 def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profile) -> ImageSpec:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lab.blueprints import Engine, NodePlan
-from lab.errors import NotFound
+from lab.errors import LabError, NotFound
 from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.names import Owner
+
+if TYPE_CHECKING:
+    from lab.lifecycle.core.context import Context
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,19 @@ class Images:
     def all(self) -> tuple[Image, ...]:
         """Each of them, the engine's first."""
         return tuple({one.key: one for one in (self.engine, *self.others.values())}.values())
+
+
+def engine_units(ctx: Context, image: str) -> list[str]:
+    """Arguments that have journalctl print the log of the engine in ``image``, a key.
+
+    Of all recipes' engines if the image is not known or has lost its files: units that do not exist
+    in a guest are ignored there.
+    """
+    from lab.imagebuild.manifest import read
+    from lab.imagebuild.recipe import load, recipes
+
+    units: set[str] = set()
+    with suppress(LabError):
+        units = {read(ctx.home.image(image)).service} if image else units
+    units = units or {load(name).service for name in recipes()}
+    return [argument for unit in sorted(units) for argument in ("-u", unit)]

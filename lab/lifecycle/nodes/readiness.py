@@ -100,7 +100,7 @@ def not_ready(
 
 def server_errors(ctx: Context, node: Node) -> list[str]:
     """The last errors that the server of a node logged, if the node can be asked."""
-    from lab.lifecycle.images.units import engine_units
+    from lab.lifecycle.images.ready import engine_units
 
     with suppress(LabError):
         channel = ctx.hypervisor.channel(node.guest)

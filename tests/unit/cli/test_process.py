@@ -16,7 +16,7 @@ from lab.state.store import Store
 
 HEAVY = {
     "alembic", "cryptography", "http.client", "httpx", "msgspec", "pymysql", "rich", "sqlalchemy",
-    "yaml", "lab.lifecycle.images.units",
+    "yaml", "lab.lifecycle.images.image",
 }  # fmt: skip
 """Modules that listing labs does not need; each costs 5 to 250 ms."""
 

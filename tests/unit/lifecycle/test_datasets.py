@@ -25,7 +25,7 @@ from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.down import down
 from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
-from lab.lifecycle.images import image, versions
+from lab.lifecycle.images import image
 from lab.lifecycle.images.order import resolve
 from lab.lifecycle.preview import preview
 from lab.lifecycle.start import start
@@ -372,7 +372,7 @@ def test_unpacking_leaves_space_free(ctx: Context) -> None:
 def test_lists_read_no_columns(ctx: Context, dump: Path) -> None:
     """Protects the memory of whoever lists datasets: a guest says how many columns there are."""
     dataset.create(ctx, "shop", str(dump))
-    record = versions.named(ctx, "shop")
+    record = image.version_named(ctx, "shop")
     made = read_made(ctx, record)
     write_made(ctx, record.key, replace(made, columns=(Column("shop", "t", "c", "int"),)))
     assert read_made(ctx, record, columns=False) == replace(made, columns=())
