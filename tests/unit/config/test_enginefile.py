@@ -139,3 +139,19 @@ def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, said: str) -
         enginefile.families(file)
     assert said in str(refused.value)
     assert str(file) in str(refused.value)
+
+
+def test_the_engine_of_each_recipe_is_of_its_family() -> None:
+    """Protects records and images: they have the engine of the recipe, not the family's name."""
+    for family in enginefile.families():
+        for _, name in family.series:
+            assert enginefile.family_of(load(name).engine) is family
+        assert enginefile.family_of(family.name) is family
+
+
+def test_an_engine_that_is_not_there_is_as_mysql_with_older_passwords() -> None:
+    """Protects views of labs that another version of lab made."""
+    found = enginefile.family_of("another")
+    assert (found.name, found.title, found.series) == ("another", "another", ())
+    assert (found.dialect, found.authentication) == ("mysql", "mysql_native_password")
+    assert not found.loads_datasets
