@@ -133,7 +133,7 @@ def called(here: Site, env: Mapping[str, str], line: str) -> tuple[int, str]:
 def test_no_verb_is_forgotten() -> None:
     """Protects verbs to come: whoever adds one says what it is against a service."""
     assert sorted([*WORKS, *REFUSED, *HERE_ANYWAY]) == sorted(verbs())
-    table = PAGE.split("What differs:")[1].split("```")[0]
+    table = PAGE.split("commands and flags differ:")[1].split("```")[0]
     refused = [line for line in table.splitlines() if "| refused" in line]
     for verb in REFUSED:
         assert any(re.search(rf"`(lab )?{verb}\b", line) for line in refused), verb
