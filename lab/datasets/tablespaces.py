@@ -75,7 +75,11 @@ def tablespaces(
 
 def rebuilding() -> tuple[str, ...]:
     """What a session that rebuilds tables begins with: they keep what they have, whatever it is."""
-    return ("SET SESSION sql_mode = ''", "SET SESSION foreign_key_checks = 0")
+    return (
+        "SET SESSION sql_mode = ''",
+        "SET SESSION innodb_strict_mode = OFF",
+        "SET SESSION foreign_key_checks = 0",
+    )
 
 
 def independent(some: Sequence[Tablespace], columns: Iterable[Column]) -> list[list[int]]:

@@ -226,7 +226,9 @@ def _loaded(
         with ctx.progress.step("mask", "masking the data"):
             columns = mask(server, rules, _secret(ctx, owner, name))
             accounts = bool(found.accounts)
-            written = transfer.write(server, _MASKED, columns, accounts=accounts)
+            written = transfer.write(
+                server, _MASKED, columns, accounts=accounts, files=data.backup is None
+            )
             server.discard(keep=[masked.name])
         server = boot(ctx, owner, BASE, image, size, profile, [masked], options)
         with ctx.progress.step("load", "loading the masked data"):

@@ -45,12 +45,16 @@ class Written:
     """Of ``rows``, in bytes."""
 
 
-def write(server: Server, disk: str, columns: Sequence[Column], *, accounts: bool) -> Written:
+def write(
+    server: Server, disk: str, columns: Sequence[Column], *, accounts: bool, files: bool
+) -> Written:
     """Write all databases to a disk, and ``accounts``; raises InvalidSpec, NotReady.
 
-    ``columns``: of all tables. Triggers were set aside.
+    ``columns``: of all tables. Triggers were set aside. ``files``: this server has created the
+    tables, so those that another creates by its definitions can have their files.
     """
-    moved = tablespaces(_rows(server, TABLES), _rows(server, OTHER_INDEXES), columns)
+    tables = _rows(server, TABLES) if files else []
+    moved = tablespaces(tables, _rows(server, OTHER_INDEXES), columns)
     without = [".".join(row) for row in _rows(server, _WITHOUT)]
     rows = rows_of(columns, ROWS, [*without, *(one.table_name for one in moved)])
     known = {f"{one.database}.{one.name}": one.size for one in server.tables()}
