@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lab.errors import CommandFailed, NotReady
 from lab.run import run
-from testvm import build, cache, checkout, machine, runner
+from testvm import cache, machine, runner
 from testvm.machine import Accelerator
-from testvm.release import RELEASES, ROOT, Release, find, requirements, selected
+from testvm.release import RELEASES, ROOT, requirements, selected
 
 BOOKWORM, TRIXIE = RELEASES
 EMULATED = Accelerator(False, "max,cx16=off,erms=off,fsrm=off", "no vmx", 2_600_000)
@@ -34,27 +32,12 @@ libvirt-python==11.3.0 ; sys_platform == 'linux' \\
 """
 
 
-def test_key_depends_on_the_release_and_on_nothing_that_changes_by_itself() -> None:
-    """Protects the cache: equal inputs, equal image."""
-    assert build.key(TRIXIE) == build.key(TRIXIE)
-    assert build.key(TRIXIE) != build.key(BOOKWORM)
-    assert build.key(TRIXIE) != build.key(Release("trixie", "2.4"))
-
-
 def test_guest_gets_the_pins_of_the_project_but_not_its_checkers() -> None:
     """Protects from a guest that tests with other versions, or without pytest."""
     assert requirements(PINS) == "pytest==9.0 \\\n    --hash=sha256:2 \\\n    --hash=sha256:3\n"
     real = requirements((ROOT / "requirements-dev.txt").read_text())
     for name in ("pytest", "sqlalchemy", "typer", "msgspec"):
         assert f"\n{name}==" in f"\n{real}"
-
-
-def test_releases_are_chosen_by_suite() -> None:
-    assert find("") == RELEASES
-    assert find("trixie") == (TRIXIE,)
-    assert find("trixie, bookworm") == (TRIXIE, BOOKWORM)
-    with pytest.raises(ValueError, match="bookworm, trixie"):
-        find("sarge")
 
 
 def fill(out: Path) -> None:
@@ -143,12 +126,6 @@ def test_two_at_once_build_once(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("base", ["", "relative"])
-def test_cache_is_where_the_standard_says(base: str) -> None:
-    assert cache.directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/lab-test-vm")
-    assert cache.directory({"XDG_CACHE_HOME": base}) == Path.home() / ".cache" / "lab-test-vm"
-
-
 def argv(
     image: Path = Path("/cache/trixie-1"),
     *,
@@ -176,27 +153,6 @@ def test_guest_leaves_nothing_behind() -> None:
     assert len(drives) == 3
     assert all("snapshot=on" in drive for drive in drives)
     assert "-no-reboot" in words
-
-
-def test_a_comma_in_a_path_is_no_option() -> None:
-    assert any("file=/a,,b/disk.raw," in word for word in argv(Path("/a,b")))
-
-
-def test_only_a_guest_for_one_run_ends_by_itself() -> None:
-    assert any("testvm.once" in word for word in argv())
-    assert not any("testvm.once" in word for word in argv(once=False))
-
-
-@pytest.mark.parametrize(
-    ("version", "cpu"),
-    [
-        ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)", "max,cx16=off,erms=off,fsrm=off"),
-        ("QEMU emulator version 10.0.2", "max,erms=off,fsrm=off"),
-        ("something else", "max,cx16=off,erms=off,fsrm=off"),
-    ],
-)
-def test_broken_instruction_of_old_qemu_is_hidden(version: str, cpu: str) -> None:
-    assert machine.emulated_cpu(version) == cpu
 
 
 @pytest.mark.parametrize(
@@ -260,43 +216,6 @@ def test_guest_with_another_zfs_is_refused(version: str) -> None:
     with pytest.raises(NotReady, match="ZFS"):
         runner.check({"zfs": version}, TRIXIE)
     runner.check({"zfs": "2.3.9-0+deb13u1"}, TRIXIE)
-
-
-def test_archive_holds_the_checkout_as_it_is() -> None:
-    with tarfile.open(fileobj=io.BytesIO(checkout.archive(ROOT))) as tar:
-        names = set(tar.getnames())
-        assert {"pyproject.toml", "testvm/agent.py", "tests/project/test_testvm.py"} <= names
-        assert not any(name.startswith((".venv", ".git/")) for name in names)
-        assert {(info.uid, info.gid) for info in tar} == {(0, 0)}
-        assert tar.getmember("scripts/venv").mode & 0o100
-
-
-def test_initrd_gets_our_files(tmp_path: Path) -> None:
-    """Protects the boot: what cpio reads is what the kernel reads."""
-    (tmp_path / "initrd").write_bytes(b"x" * 5)
-    with machine.initrd(tmp_path) as path:
-        content = path.read_bytes()
-    assert not path.exists()
-    assert content[:8] == b"xxxxx\0\0\0"
-    found = dict(entries(content[8:]))
-    assert found["init"] == 0o100755
-    assert found["ours/usr/lib/testvm/testvm"] == 0o040755
-    assert found["ours/etc/inittab"] == 0o100644
-
-
-def entries(archive: bytes) -> Iterator[tuple[str, int]]:
-    """Path and mode of each entry of a newc archive, read as the kernel does."""
-    at = 0
-    while True:
-        assert archive[at : at + 6] == b"070701"
-        fields = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
-        mode, size, length = fields[1], fields[6], fields[11]
-        name = archive[at + 110 : at + 110 + length - 1].decode()
-        if name == "TRAILER!!!":
-            return
-        yield name, mode
-        at = -(-(at + 110 + length) // 4) * 4
-        at = -(-(at + size) // 4) * 4
 
 
 def test_what_one_version_is_enough_for_runs_once() -> None:
