@@ -8,13 +8,14 @@ from lab.api.background.periodic import Periodic
 from lab.api.core.admission import TAKE_ROOM, Need, need_of, need_of_lab
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import FillPool, read_facts
+from lab.api.jobs.stored import read_facts
 from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.poolfile import WarmPool
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import pool as pools
+from lab.requests.labs import FillPool
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord
 

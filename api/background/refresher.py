@@ -9,13 +9,13 @@ from lab.api.background.periodic import Periodic
 from lab.api.core.core import Core
 from lab.api.jobs.data import last_refresh, latest_of
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import RefreshDataset
 from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LabError
 from lab.lifecycle import dataset
 from lab.lifecycle.datasets.made import read_made
+from lab.requests.datasets import RefreshDataset
 from lab.state.service import JobKind
 
 _PAUSE = 3600.0

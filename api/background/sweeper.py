@@ -12,12 +12,14 @@ from lab.api.core.core import Core
 from lab.api.events import webhooks
 from lab.api.jobs import uploads
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import ExpireLab, TakeSnapshot, concerns
+from lab.api.jobs.stored import concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
 from lab.lifecycle import gc, snapshot
 from lab.names import Owner
+from lab.requests.labs import ExpireLab
+from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import PERIODS
 from lab.state.records import LabRecord
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from lab.api.core.core import Core
-from lab.api.jobs.requests import CreateLab, origin_of
+from lab.api.jobs.stored import origin_of
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, Interrupted, LabError
 from lab.lifecycle.service import pool as pools
 from lab.progress import Event
+from lab.requests.labs import CreateLab
 from lab.state.service import JobRecord
 from lab.state.store import Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lab.api.core.core import Core
-from lab.api.jobs.requests import ClusterRequest
 from lab.errors import NotFound
 from lab.names import parse_dataset
+from lab.requests.labs import ClusterRequest
 from lab.state.records import ImageRecord
 from lab.state.service import JobRecord, JobState
 from lab.state.store import Store

@@ -28,19 +28,10 @@ from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
 from lab.api.events import webhooks
 from lab.api.events.eventlog import topic
-from lab.api.jobs import requests
+from lab.api.jobs import stored
 from lab.api.jobs.claim import claim
 from lab.api.jobs.data import check_data, project_of
 from lab.api.jobs.quota import Loading, limited, max_templates
-from lab.api.jobs.requests import (
-    BranchLab,
-    ClusterRequest,
-    CreateDataset,
-    CreateLab,
-    FillPool,
-    RefreshDataset,
-    Request,
-)
 from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
@@ -48,6 +39,9 @@ from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotReady
 from lab.lifecycle import power
 from lab.lifecycle.datasets.load import loader_size
 from lab.progress import Event
+from lab.requests.datasets import CreateDataset, RefreshDataset
+from lab.requests.labs import BranchLab, ClusterRequest, CreateLab, FillPool
+from lab.requests.request import Request
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord, JobState
 from lab.units import format_duration
@@ -268,13 +262,13 @@ class Jobs:
         job = self._store.jobs.find(identity)
         if job is None or job.state not in OPEN:
             return
-        self.core.job_began(job, requests.traceparent_of(job))
+        self.core.job_began(job, stored.traceparent_of(job))
         state: JobState = "succeeded"
         found: dict[str, Any] | None = None
         lab, about = job.lab, job.about
         try:
             said = self._store.jobs.request(job.id)
-            made = self._do(job, requests.read(job, said, WORK[job.kind].request))
+            made = self._do(job, stored.read(job, said, WORK[job.kind].request))
             lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
             state, found = "cancelled", problem(error)
@@ -316,7 +310,7 @@ class Jobs:
         """The resources that a job must be admitted for; None if it needs none."""
         if isinstance(request, ClusterRequest):
             return need_of(request.spec)
-        if guests := requests.guests_of(job):
+        if guests := stored.guests_of(job):
             return sum(map(need_of_guest, guests), Need())
         if isinstance(request, CreateDataset | RefreshDataset):  # of an earlier version
             return need_of_guest(loader_size())
@@ -352,7 +346,7 @@ class Jobs:
             core.contexts.use(
                 hear,
                 halt=halt.soon,
-                origin=requests.origin_of(job, request),
+                origin=stored.origin_of(job, request),
                 owner=owner,
                 templates=max_templates(core, job),
                 data=loading,
@@ -422,7 +416,7 @@ class Jobs:
         core.observing.observer.changed(job.lab)
         core.admission.changed()
         if job.kind == "fill":
-            core.pool.filled(requests.pool_of(job), failed=job.state == "failed")
+            core.pool.filled(stored.pool_of(job), failed=job.state == "failed")
         if core.pool.pools:
             core.pool.wake.set()
         core.notifier.notify(topic(job.id))

@@ -9,13 +9,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lab.api.core.core import Core
-from lab.api.jobs.requests import BranchLab, CreateDataset, CreateLab, guests_of, read_facts
+from lab.api.jobs.stored import guests_of, read_facts
 from lab.blueprints import foreseen
 from lab.errors import LabError, LimitReached
 from lab.lifecycle import dataset, usage
 from lab.lifecycle.service.token import Used
 from lab.lifecycle.usage import Kept, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
+from lab.requests.datasets import CreateDataset
+from lab.requests.labs import BranchLab, CreateLab
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord, TokenRecord

@@ -14,9 +14,10 @@ from typing import Any
 from lab import host
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import GUESTS_KEY, TRACEPARENT_KEY, Request, facts, plain
+from lab.api.jobs.stored import GUESTS_KEY, TRACEPARENT_KEY, facts, plain
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
+from lab.requests.request import Request
 from lab.spec import NodeSize
 from lab.state.service import JobKind, JobRecord, NewJob, TokenRecord
 from lab.units import format_size

@@ -9,29 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from lab.api.jobs import requests
-from lab.api.jobs.requests import (
-    BranchLab,
-    BuildImage,
-    BuildTemplate,
-    CreateDataset,
-    CreateLab,
-    DeleteDataset,
-    DeleteImage,
-    DeleteLab,
-    DeleteSnapshot,
-    DeleteTemplate,
-    ExpireLab,
-    FillPool,
-    LabRequest,
-    Power,
-    Promote,
-    PruneSnapshots,
-    RefreshDataset,
-    Request,
-    RollBack,
-    TakeSnapshot,
-)
+from lab.api.jobs import stored
 from lab.datasets.live import Selection
 from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
@@ -53,6 +31,21 @@ from lab.lifecycle.rollback import rollback
 from lab.lifecycle.up import up
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, Owner, parse_dataset
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+from lab.requests.labs import (
+    BranchLab,
+    CreateLab,
+    DeleteLab,
+    ExpireLab,
+    FillPool,
+    LabRequest,
+    Power,
+    Promote,
+    RollBack,
+)
+from lab.requests.request import Request
+from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.state.records import LabRecord
 from lab.state.service import JobKind, JobRecord
 from lab.state.store import Store
@@ -66,8 +59,8 @@ _COPYING = 60.0
 _REMAINS = "left by an interrupted job"
 
 
-R_co = TypeVar("R_co", bound=requests.Request, covariant=True)
-R = TypeVar("R", bound=requests.Request)
+R_co = TypeVar("R_co", bound=Request, covariant=True)
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True)
@@ -120,7 +113,7 @@ def delete(ctx: Context, task: Task[DeleteLab]) -> str:
     """Remove a lab, unless its name belongs to a newer lab."""
     name = task.job.lab
     record = ctx.store.labs.find(name)
-    if record is not None and not requests.concerns(task.job, record):
+    if record is not None and not stored.concerns(task.job, record):
         return name
     force, defer = task.request.force, task.request.defer
     if (
@@ -186,7 +179,7 @@ def _is_about(job: JobRecord, lab: LabRecord) -> bool:
     """Whether a job is about this lab, not another of its name, and does not remove it."""
     if job.kind in ("create", "fill"):
         return job.id == lab.job
-    return job.kind not in ENDS and requests.concerns(job, lab)
+    return job.kind not in ENDS and stored.concerns(job, lab)
 
 
 def _until_free(ctx: Context, name: str, seconds: float) -> bool:
@@ -198,7 +191,7 @@ def _until_free(ctx: Context, name: str, seconds: float) -> bool:
 def _same(ctx: Context, task: Task[LabRequest]) -> None:
     """Raise NotFound if the lab's name belongs to a newer lab."""
     lab = ctx.store.labs.get(task.job.lab)
-    if not requests.concerns(task.job, lab):
+    if not stored.concerns(task.job, lab):
         raise NotFound(
             f"the lab {lab.name} was removed and created again after this request",
             hint="repeat the request if the new lab is meant",

@@ -19,13 +19,13 @@ from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
 from lab.api.http.units import IN_SECONDS
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
-from lab.api.jobs.requests import BranchLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
 from lab.api.routes.snapshots import LABEL
 from lab.errors import Conflict
 from lab.lifecycle import snapshot
 from lab.lifecycle.branch import MOST
+from lab.requests.labs import BranchLab
 from lab.spec import Identity
 from lab.state.service import JobRecord
 

@@ -22,12 +22,6 @@ from lab.api.http.models import Job
 from lab.api.jobs.data import check_data, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_guests
-from lab.api.jobs.requests import (
-    BuildImage,
-    BuildTemplate,
-    DeleteImage,
-    DeleteTemplate,
-)
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.config.enginefile import image_recipe
@@ -38,6 +32,7 @@ from lab.lifecycle import catalog, engines
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.names import Owner
+from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.spec import LabSpec
 from lab.state.service import JobRecord
 

@@ -32,7 +32,6 @@ from lab.api.jobs import uploads
 from lab.api.jobs.data import LISTS_DATASETS, last_refresh, latest_of, visible
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_dataset, check_guests
-from lab.api.jobs.requests import CreateDataset, DeleteDataset, RefreshDataset
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import blueprint
 from lab.datasets import queries
@@ -46,6 +45,7 @@ from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.datasets.made import read_made
 from lab.names import parse_dataset
 from lab.progress import Listener
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
 from lab.state.service import JobRecord
 from lab.units import format_size

@@ -23,13 +23,13 @@ from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, Stat
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
-from lab.api.jobs.requests import CreateLab, DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
 from lab.lifecycle.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.usage import Snapshots
+from lab.requests.labs import CreateLab, DeleteLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord

@@ -18,12 +18,12 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait, Waiter, job_answer
 from lab.api.http.models import NODE, Asked, Command, Job, Node, Output
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.requests import Power, Promote
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden, NotFound
 from lab.lifecycle import node_access
 from lab.lifecycle.nodes import inspect
+from lab.requests.labs import Power, Promote
 from lab.state.service import JobRecord
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)

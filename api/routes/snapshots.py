@@ -19,12 +19,13 @@ from lab.api.http.models import NODE, Asked, Job, Ttl
 from lab.api.http.units import IN_SECONDS, Time
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
-from lab.api.jobs.requests import DeleteSnapshot, PruneSnapshots, RollBack, TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.lifecycle import snapshot
 from lab.lifecycle.core.views import SnapshotView, descent
 from lab.lifecycle.nodes import inspect
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.state.service import JobRecord
 

@@ -21,7 +21,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "imagebuild", "state", "storage", "hypervisor", "guest", "blueprints", "host",
-            "exchange", "datasets",
+            "exchange", "datasets", "requests",
         }
     ),
     frozenset(

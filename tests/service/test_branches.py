@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from lab.api.jobs import work
-from lab.api.jobs.requests import BranchLab, DeleteLab, TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.jobs.work import Task
 from lab.api.service import Service
@@ -21,6 +20,8 @@ from lab.errors import Conflict, NotFound
 from lab.lifecycle import snapshot
 from lab.lifecycle.query import query
 from lab.progress import Event
+from lab.requests.labs import BranchLab, DeleteLab
+from lab.requests.snapshots import TakeSnapshot
 from lab.state.service import JobRecord
 from tests.support.killed_service import (
     Ask,

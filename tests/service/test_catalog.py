@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lab.api.jobs.requests import BuildImage, BuildTemplate, DeleteTemplate, read_facts
+from lab.api.jobs.stored import read_facts
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -17,6 +17,7 @@ from lab.client import Client
 from lab.errors import Conflict, NotFound
 from lab.names import Owner
 from lab.progress import Event
+from lab.requests.images import BuildImage, BuildTemplate, DeleteTemplate
 from lab.spec import LabSpec, NodeSize
 from lab.state.service import JobRecord
 from lab.units import parse_time

@@ -17,11 +17,11 @@ from websockets.sync.client import connect
 from lab.api.background.refresher import Refresher
 from lab.api.jobs import uploads
 from lab.api.jobs.quota import Loading, uploaded
-from lab.api.jobs.requests import RefreshDataset
 from lab.api.jobs.submit import new_job
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LimitReached
 from lab.lifecycle.service import token as tokens
+from lab.requests.datasets import RefreshDataset
 from lab.units import GIB, MIB
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, site

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.api.jobs.requests import CreateDataset, read_facts
+from lab.api.jobs.stored import read_facts
 from lab.api.jobs.submit import new_job, submit
 from lab.api.jobs.work import Task, create_dataset
 from lab.api.service import Service
@@ -20,6 +20,7 @@ from lab.config.datasetfile import ScheduledDataset
 from lab.errors import Forbidden, InvalidSpec, LimitReached
 from lab.lifecycle.core.context import Origin
 from lab.progress import Event
+from lab.requests.datasets import CreateDataset
 from lab.state.service import JobRecord
 from lab.wait import Deadline, until
 from tests.support.killed_service import ALL, Ask, sweep, token, until_ended

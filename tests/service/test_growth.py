@@ -12,10 +12,13 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from lab.api.core.limits import Rate
-from lab.api.jobs.requests import BuildImage, CreateLab, TakeSnapshot, facts
+from lab.api.jobs.stored import facts
 from lab.api.jobs.submit import new_job
 from lab.errors import LimitReached, NotFound
 from lab.paths import Home
+from lab.requests.images import BuildImage
+from lab.requests.labs import CreateLab
+from lab.requests.snapshots import TakeSnapshot
 from lab.state.service import TokenRecord
 from lab.state.store import Store
 from lab.units import MIB

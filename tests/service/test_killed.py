@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.api.jobs.requests import DeleteLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
+from lab.requests.labs import DeleteLab
 from lab.state.service import JobRecord
 from tests.support.killed_service import (
     ALL,

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from lab.api.jobs.requests import Power
 from lab.api.jobs.submit import service_job
 from lab.api.service import Service
 from lab.errors import Busy
+from lab.requests.labs import Power
 from lab.units import parse_time
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site, timeless

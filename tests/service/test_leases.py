@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lab.api.jobs.requests import CreateLab, Power, TakeSnapshot
 from lab.api.jobs.submit import service_job, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
@@ -22,6 +21,8 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.locks.queue import take_free
+from lab.requests.labs import CreateLab, Power
+from lab.requests.snapshots import TakeSnapshot
 from lab.wait import Deadline, until
 from tests.support.killed_service import hooked
 from tests.support.lifecycle_world import World

@@ -8,38 +8,26 @@ from typing import Any, get_args
 
 import pytest
 
-from lab.api.jobs.requests import (
-    BranchLab,
-    BuildImage,
-    BuildTemplate,
-    ClusterRequest,
-    CreateDataset,
-    CreateLab,
-    DeleteDataset,
-    DeleteImage,
-    DeleteLab,
-    DeleteSnapshot,
-    DeleteTemplate,
-    ExpireLab,
-    FillPool,
-    Power,
-    Promote,
-    PruneSnapshots,
-    RefreshDataset,
-    Request,
-    RollBack,
-    TakeSnapshot,
-    concerns,
-    origin_of,
-    plain,
-    pool_of,
-    read_facts,
-    traceparent_of,
-)
+from lab.api.jobs.stored import concerns, origin_of, plain, pool_of, read_facts, traceparent_of
 from lab.api.jobs.submit import digest_of
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+from lab.requests.labs import (
+    BranchLab,
+    ClusterRequest,
+    CreateLab,
+    DeleteLab,
+    ExpireLab,
+    FillPool,
+    Power,
+    Promote,
+    RollBack,
+)
+from lab.requests.request import Request
+from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.schedule import parse
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord

@@ -15,7 +15,6 @@ from typing import cast
 import pytest
 
 from lab.api.jobs.quota import check_snapshot, snapshots_of
-from lab.api.jobs.requests import TakeSnapshot
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -29,6 +28,7 @@ from lab.lifecycle.query import query
 from lab.lifecycle.usage import Snapshots
 from lab.names import CaptureRef, Owner
 from lab.progress import Event
+from lab.requests.snapshots import TakeSnapshot
 from lab.state.service import JobRecord
 from lab.storage import Storage
 from tests.support.killed_service import Ask, hooked, sweep, token_and_lab, until_ended

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from lab.api.core.contexts import Opener
-from lab.api.jobs.requests import CreateLab
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
+from lab.requests.labs import CreateLab
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
 from tests.support.lifecycle_world import Hook, World, ignore
