@@ -55,40 +55,42 @@ READ_LOCK = "FLUSH TABLES WITH READ LOCK"
 
 @dataclass
 class Inside:
-    """What is on a guest's first disk.
-
-    ``statements`` changed data or accounts, in their order; all nodes of a cluster have the
-    same. ``files``: content as base64 by path. ``modes``: of those, octal. ``clock``: what it
-    was last set to. ``entropy``: a hash of all that was mixed in. ``apart``: why the server is
-    in no cluster (``inconsistent``, ``failed``, ``lost view``), empty if it is in one.
-
-    Of the server's memory, which a boot loses: ``sessions`` of clients, by what each did last;
-    ``ended``: how many were ended and not reported yet. ``seeds``: the entropy from which
-    ``reseed`` had its random generators seeded, empty if it never has.
-
-    ``identity``: what the guest's program of that name was last given. ``follows``: what a server
-    replicates from, ``noted``: its note of who is the source (``lab.fake.replication``);
-    ``leads``, of its memory: it takes writes; ``joined`` and ``left``, as well, and ``login`` and
-    ``lets_in`` of its disk: see ``lab.fake.group``.
-    """
+    """The state of a guest on its first disk, with what a boot loses of the server's memory."""
 
     statements: list[str] = field(default_factory=list)
+    """Statements that changed data or accounts, in order; the same on all nodes of a cluster."""
     files: dict[str, str] = field(default_factory=dict)
+    """Contents as base64, by path."""
     modes: dict[str, str] = field(default_factory=dict)
+    """Octal modes of ``files``, by path."""
     clock: float = 0.0
+    """The time that the clock was last set to."""
     entropy: str = ""
+    """A hash of all entropy that was mixed in."""
     apart: str = ""
+    """Why the server is in no cluster (``inconsistent``, ``failed``, ``lost view``); else empty."""
     sessions: list[str] = field(default_factory=list)
+    """The last statement of each client session; lost by a boot."""
     ended: int = 0
+    """Sessions that were ended and not reported yet; lost by a boot."""
     seeds: str = ""
+    """The entropy from which ``reseed`` seeded the server; empty if it did not; lost by a boot."""
     identity: list[str] = field(default_factory=list)
+    """The last arguments of the guest's program ``identity``."""
     follows: str = ""
+    """The sources of a server; see ``lab.fake.replication``."""
     noted: str = ""
+    """The recorded source, after its number; see ``lab.fake.replication``."""
     leads: bool = False
+    """Whether a server of a star takes writes; lost by a boot."""
     joined: int = 0
+    """The order in which a member joined its group; see ``lab.fake.group``; lost by a boot."""
     left: bool = False
+    """Whether it left its group by a statement; see ``lab.fake.group``; lost by a boot."""
     login: str = ""
+    """The password with which it recovers from other members; see ``lab.fake.group``."""
     lets_in: str = ""
+    """The hash of the password with which other members recover from it."""
 
     @property
     def accounts(self) -> dict[str, str]:
