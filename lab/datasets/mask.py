@@ -10,7 +10,7 @@ a scratch schema, by the first 52 bits of the digest.
 The secret is in no statement of ``Masking.statements``, only in those of ``secret_statements``,
 which the same session runs first. What a server writes down of statements and rows (binlog,
 general log, slow log) must be off, and there must be no trigger on UPDATE, which would see old
-rows: ``REQUIREMENTS``.
+rows: ``PRECONDITIONS``.
 
 What masking in place leaves behind, in undo logs, redo logs and free pages, is not its matter:
 the staging server's files are not what is captured.
@@ -61,7 +61,7 @@ _HEAD, _TAIL = 120, 20
 
 
 @dataclass(frozen=True)
-class Requirement:
+class Precondition:
     """What must hold on the staging server: the query returns no row then."""
 
     question: str
@@ -69,20 +69,20 @@ class Requirement:
     hint: str
 
 
-REQUIREMENTS: Sequence[Requirement] = (
-    Requirement(
+PRECONDITIONS: Sequence[Precondition] = (
+    Precondition(
         "SELECT 'log_bin' FROM DUAL WHERE @@GLOBAL.log_bin"
         " UNION SELECT 'general_log' FROM DUAL WHERE @@GLOBAL.general_log"
         " UNION SELECT 'slow_query_log' FROM DUAL WHERE @@GLOBAL.slow_query_log",
         "the staging server logs statements or rows, which are not masked",
         "start it with --skip-log-bin --general-log=0 --slow-query-log=0",
     ),
-    Requirement(
+    Precondition(
         "SELECT 'secure_file_priv' FROM DUAL WHERE IFNULL(@@GLOBAL.secure_file_priv, '') <> ''",
         "the staging server may not write the masked rows where the next reads them",
         "leave the option out of --set and --my-cnf",
     ),
-    Requirement(
+    Precondition(
         "SELECT CONCAT(trigger_schema, '.', trigger_name) FROM information_schema.triggers"
         " WHERE event_manipulation = 'UPDATE' AND trigger_schema <> 'sys'",
         "triggers on UPDATE see the rows that are not masked yet",

@@ -8,7 +8,7 @@ from lab.datasets.columns import QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
     LAST,
-    REQUIREMENTS,
+    PRECONDITIONS,
     Masking,
     plan,
     secret_statements,
@@ -42,10 +42,10 @@ def mask(server: Server, rules: Rules, secret: bytes) -> tuple[Column, ...]:
             server.set_triggers_aside(databases)
         except CommandFailed as error:
             raise failed(error, "the triggers of the data") from None
-    for requirement in REQUIREMENTS:
-        if rows := _rows(server, requirement.question):
+    for precondition in PRECONDITIONS:
+        if rows := _rows(server, precondition.question):
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
-            raise InvalidSpec(f"{requirement.message}: {found}", hint=requirement.hint)
+            raise InvalidSpec(f"{precondition.message}: {found}", hint=precondition.hint)
     try:
         _apply(server, masking, secret)
     except Refused as error:

@@ -14,7 +14,7 @@ from lab.datasets.columns import QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
     LAST,
-    REQUIREMENTS,
+    PRECONDITIONS,
     SCRATCH,
     digest,
     indexes_of,
@@ -327,14 +327,14 @@ def test_the_secret_is_in_no_statement_but_one(data: Server) -> None:
 
 
 def test_what_the_staging_server_must_not_have(data: Server) -> None:
-    for one in REQUIREMENTS:
+    for one in PRECONDITIONS:
         assert data.ask(one.question) == []
     try:
         data.ask(
             "SET GLOBAL general_log = 1",
             "CREATE TRIGGER shop.spy BEFORE UPDATE ON shop.orders FOR EACH ROW SET @a = OLD.id",
         )
-        assert [data.ask(one.question) for one in REQUIREMENTS] == [
+        assert [data.ask(one.question) for one in PRECONDITIONS] == [
             [("general_log",)],
             [],
             [("shop.spy",)],
