@@ -18,7 +18,7 @@ _MAP_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredRange:
     """``length`` bytes at the guest's ``offset``, which are in ``handle`` at ``position``."""
 
     offset: int
@@ -27,7 +27,7 @@ class Part:
     position: int
 
 
-def open_parts(top: Path, stack: ExitStack) -> list[Part]:
+def open_parts(top: Path, stack: ExitStack) -> list[StoredRange]:
     """All data of the qcow2 file ``top`` and the files below it, ascending.
 
     ``stack`` closes the files; while they are open, they may be removed. Raises
@@ -37,7 +37,7 @@ def open_parts(top: Path, stack: ExitStack) -> list[Part]:
     entries = json.loads(run(argv, timeout=_MAP_TIMEOUT).stdout)
     handles = [stack.enter_context(path.open("rb")).fileno() for path in _chain(top)]
     return [
-        Part(entry["start"], entry["length"], handles[entry["depth"]], entry["offset"])
+        StoredRange(entry["start"], entry["length"], handles[entry["depth"]], entry["offset"])
         for entry in entries
         if entry["data"] and not entry["zero"]
     ]
@@ -61,7 +61,7 @@ def seal(top: Path) -> str:
     return " ".join(found)
 
 
-def read_parts(parts: list[Part], chunk: int) -> Iterator[Extent]:
+def read_parts(parts: list[StoredRange], chunk: int) -> Iterator[Extent]:
     """Offset and content of each part, in pieces of at most ``chunk`` bytes."""
     for part in parts:
         for done in range(0, part.length, chunk):
