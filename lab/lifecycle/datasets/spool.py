@@ -38,7 +38,7 @@ _FIRST = 4096
 
 
 @dataclass(frozen=True)
-class Part:
+class SqlSlice:
     """A file in the spool, or a part of one: ``line`` counts from 1, ``offset`` in bytes.
 
     ``lines``, ``statements``: those of the file that precede the part.
@@ -58,7 +58,7 @@ class Spool:
 
     path: Path
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[SqlSlice, ...]
     found: Found
 
     def blame(self, content: Iterable[bytes], line: int) -> tuple[str, bool]:
@@ -121,7 +121,7 @@ def write(
     is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
     server to be reached.
     """
-    parts: list[Part] = []
+    parts: list[SqlSlice] = []
     with writing(path), path.open("xb") as out:
         path.chmod(0o600)
         out.write(b"\n" * _FIRST)  # its size; see below
@@ -140,7 +140,7 @@ def write(
                 yield chunk
             out.write(b"\n")
             size = done - begin
-            parts.append(Part(piece.name, first, begin, size, piece.lines, piece.statements))
+            parts.append(SqlSlice(piece.name, first, begin, size, piece.lines, piece.statements))
             done, line = done + 1, line + 1
 
         def surveyed(piece: Piece) -> Found:
