@@ -78,7 +78,7 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Check:
+class ZfsCheck:
     """``topic``: what is checked; ``why``: why that matters, in one line."""
 
     topic: str
@@ -96,17 +96,17 @@ class Check:
         return Finding(topic, row.level, row.value, row.advice, why)
 
 
-HOST: list[Check] = []
-POOL: list[Check] = []
+HOST: list[ZfsCheck] = []
+POOL: list[ZfsCheck] = []
 
 
 def check(
-    table: list[Check], topic: str, why: str = ""
-) -> Callable[[Callable[[View], Iterator[Row]]], Check]:
+    table: list[ZfsCheck], topic: str, why: str = ""
+) -> Callable[[Callable[[View], Iterator[Row]]], ZfsCheck]:
     """Add a function to ``table``: checks run in the order of this file."""
 
-    def put(rows: Callable[[View], Iterator[Row]]) -> Check:
-        table.append(Check(topic, why, rows))
+    def put(rows: Callable[[View], Iterator[Row]]) -> ZfsCheck:
+        table.append(ZfsCheck(topic, why, rows))
         return table[-1]
 
     return put
