@@ -27,7 +27,7 @@ from lab.blueprints import (
     rejoin,
     server,
 )
-from lab.blueprints.proxies import Check, Traffic
+from lab.blueprints.proxies import RoleQuery, Traffic
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
@@ -36,8 +36,8 @@ from lab.spec import LabSpec
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _SYNCED = (
-    Check("SHOW GLOBAL STATUS LIKE 'wsrep_ready'", "ON"),
-    Check("SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'", "Synced"),
+    RoleQuery("SHOW GLOBAL STATUS LIKE 'wsrep_ready'", "ON"),
+    RoleQuery("SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'", "Synced"),
 )
 _TRAFFIC = Traffic(_SYNCED, _SYNCED, "wsrep_node_name", alike=True)
 _ARBITER_VIEW = "/var/lib/garbd/gvwstate.dat"

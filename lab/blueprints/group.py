@@ -38,7 +38,7 @@ from lab.blueprints import (
     proxy,
     server,
 )
-from lab.blueprints.proxies import Check, Traffic
+from lab.blueprints.proxies import RoleQuery, Traffic
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
@@ -138,8 +138,8 @@ _PLACE = (
 )
 _SHOWN = "SHOW SESSION VARIABLES LIKE 'lock_wait_timeout'"
 _TRAFFIC = Traffic(
-    writes=(Check(_PLACE), Check(_SHOWN, "3")),
-    reads=(Check(_PLACE), Check(_SHOWN, "2")),
+    writes=(RoleQuery(_PLACE), RoleQuery(_SHOWN, "3")),
+    reads=(RoleQuery(_PLACE), RoleQuery(_SHOWN, "2")),
 )
 
 

@@ -42,7 +42,7 @@ from lab.blueprints import (
     switchover,
 )
 from lab.blueprints.dialects import dialect_of
-from lab.blueprints.proxies import Check, Traffic
+from lab.blueprints.proxies import RoleQuery, Traffic
 from lab.config.enginefile import DialectName, family_of
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
@@ -269,12 +269,12 @@ _SEMI_SYNC = (
 )
 _ROLES = ("source", "replica", "delayed")
 _TRAFFIC = Traffic(
-    writes=(Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
+    writes=(RoleQuery("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
     reads=(
-        Check("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
+        RoleQuery("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
         # Both engines have these two columns, of the threads, next to each other. Where the source
         # is lost there are still data to read.
-        Check("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
+        RoleQuery("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
     ),
 )
 _FOLLOWS = (

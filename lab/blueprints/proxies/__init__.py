@@ -19,7 +19,7 @@ RO_PORT, CHECK_PORT = 3307, 9200
 
 
 @dataclass(frozen=True)
-class Check:
+class RoleQuery:
     """A question of the checker: ``statement`` holds when its first row has ``text`` in it.
 
     ``text``: values of columns that are next to each other, with spaces between; one of several,
@@ -41,8 +41,8 @@ class Traffic:
     the name of the node where servers are alike. ``spread``: writes go to all that take them.
     """
 
-    writes: tuple[Check, ...]
-    reads: tuple[Check, ...]
+    writes: tuple[RoleQuery, ...]
+    reads: tuple[RoleQuery, ...]
     variable: str = "read_only"
     alike: bool = False
     spread: bool = False
