@@ -185,7 +185,7 @@ class Options:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """As ``said``, with digests in the place of files, and accounts without passwords."""
+        """What ``said`` returns, with digests in place of files, and accounts without passwords."""
         found = self.said
         if self.my_cnf:
             found["my_cnf"] = [{"role": one.role, "text": _digest(one.text)} for one in self.my_cnf]
@@ -230,7 +230,7 @@ def of(said: Mapping[str, Any]) -> Options:
 
 
 def shown(said: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``Options.shown``; of options that this version does not know, only their names."""
+    """Options as ``Options.shown`` returns them; only the names if this version knows not all."""
     try:
         return of(said).shown
     except InvalidSpec:

@@ -356,10 +356,10 @@ class Blueprint(Protocol):
         answer: Mapping[str, str],
         reported: Mapping[str, Mapping[str, str]],
     ) -> tuple[str, ...]:
-        """The nodes one of which is to be asked, before ``member`` is asked again.
+        """The nodes of which one has to be asked before ``member`` is asked again.
 
-        As it is not in the role that it was planned for: its sources are not ``sources``, so what
-        they ``reported`` was not all that its ``answer`` depends on. None where it was.
+        A member in another role than planned has other sources than ``sources``, so its ``answer``
+        depends on more than what these ``reported``. Empty if it is in the planned role.
         """
 
     def through(self, role: str) -> Mapping[str, str]:
@@ -499,7 +499,7 @@ def with_options(blueprint_name: str, options: Options, nodes: int) -> Blueprint
 
 
 def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
-    """As ``planned``; equal nodes if this version of lab does not have the blueprint."""
+    """The nodes of a lab; equal ones if this version of lab does not have its blueprint."""
     try:
         return planned(spec)
     except InvalidSpec:

@@ -99,9 +99,9 @@ class _Dialect:
     writable: tuple[str, ...]
     """Statements before and after changes of a replica's own accounts."""
     by_role: tuple[str, ...]
-    """The same of a server that may be the source: it is as before, and then relinked."""
+    """Statements for a server that may be the source: it is as before, and then relinked."""
     relink_if_linked: tuple[str, ...]
-    """As ``relink``, if it has a link."""
+    """Statements of ``relink`` for a server that may have no link."""
     cannot_write: tuple[str, ...]
     """Statements after which the account of a lab's user cannot write to a read-only server."""
     role: switchover.Role
@@ -284,7 +284,7 @@ _FOLLOWS = (
 REPLICA = (Condition("read-only", "read_only", "ON"), *_FOLLOWS)
 """What is required of a replica."""
 _DELAYED = REPLICA[:-1]
-"""The same of a delayed one, which is late on purpose."""
+"""What is required of a delayed replica, which is late on purpose."""
 _FIXED = {
     "chain": "in a chain each node follows the one before it",
     "ring": "in a ring every node takes writes",

@@ -70,7 +70,7 @@ def content(path: Path, read: Read = as_it_is) -> Iterator[bytes]:
 
 
 def small(path: Path, read: Read = as_it_is) -> bytes:
-    """The same at once, for a file without rows; raises InvalidSpec."""
+    """The whole content of a file without rows; raises InvalidSpec."""
     found = bytearray()
     for chunk in content(path, read):
         found += chunk

@@ -41,7 +41,7 @@ class Found:
     version: str = ""
     """Of the server that it was dumped from, else of the program: ``10.11.6-MariaDB``."""
     databases: tuple[str, ...] = ()
-    """Those that it creates or uses, in order."""
+    """The databases that it creates or uses, in order."""
     named: str = ""
     """The database in its header, which a dump of one database does not create."""
     complete: bool | None = None

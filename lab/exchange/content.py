@@ -44,7 +44,7 @@ def of_file(path: Path) -> Chunks:
 
 
 def of_bytes(data: bytes) -> Chunks:
-    """As ``of_file``, of what is in memory."""
+    """The chunks of bytes in memory, as ``of_file`` returns them for a file."""
     yield from _differing(_windows([(0, data)]), (), len(data))
 
 
@@ -75,7 +75,7 @@ def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Ch
 
 
 def _windows(extents: Iterable[Extent]) -> Iterator[Chunk]:
-    """The same as whole windows, filled up with zeros, each once; of those without data none."""
+    """The windows that have data, each once and filled up with zeros, in order."""
     at, window = -1, bytearray()
     for offset, data in extents:
         done = 0

@@ -119,7 +119,7 @@ class Database:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
-        """As ``read``, for changes: no other process writes meanwhile, all or nothing."""
+        """A connection for changes: all or nothing, and no other process writes meanwhile."""
         with self._transaction(write=True) as connection:
             yield connection
 

@@ -101,7 +101,7 @@ class LabRecord:
     identity: Large = 0
     """What the identities of its servers follow from; 0: from what it is a clone of."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """As ``Options.said``."""
+    """Its options, as ``Options.said`` returns them."""
 
     @property
     def plan(self) -> Blueprint:
@@ -124,7 +124,7 @@ class NodeRecord:
     name: str
     idx: int
     role: str
-    """That it was made in."""
+    """The role that it was created in."""
     guest: str
     sql_port: int = 0
     """On the host; 0: none."""
@@ -140,13 +140,13 @@ class NodeRecord:
     services: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The ports on which it listens for others than its peers, in the guest, by their names."""
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Those of its services besides SQL and SSH on the host, by their names."""
+    """The host's ports of its services besides SQL and SSH, by the names of these."""
     seen: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The ``role`` and the ``sources`` that it had when it was last asked, where these change."""
 
     @property
     def all_ports(self) -> dict[str, int]:
-        """Those of all services that have one, by their names."""
+        """The ports of all services that have one, by the names of these."""
         found = {"sql": self.sql_port, "ssh": self.ssh_port, **self.ports}
         return {name: port for name, port in found.items() if port}
 
@@ -261,7 +261,7 @@ class TemplateRecord:
     """The snapshot of a lab in use that it was captured from, which no request for a freshly formed
     cluster uses; else empty."""
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """As ``Options.said``."""
+    """Its options, as ``Options.said`` returns them."""
 
     @property
     def spec(self) -> LabSpec:

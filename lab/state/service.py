@@ -59,7 +59,7 @@ class TokenRecord:
     max_cpus: int | None = None
     max_snapshots: int | None = None
     max_templates: int | None = None
-    """Those that were made for it."""
+    """Templates that were built for its labs."""
     max_disk: Large | None = None
     last_used_at: float | None = None
     """A minute late at most; None: not yet."""

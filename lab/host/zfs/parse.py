@@ -37,7 +37,7 @@ def sysctls(text: str) -> dict[str, str]:
 
 
 def numbers(texts: Mapping[str, str], prefix: str = "") -> dict[str, int]:
-    """Those whose name begins with ``prefix``, without it, and whose value is a number."""
+    """The numbers among ``texts`` whose names begin with ``prefix``, by the rest of the name."""
     return {
         name.removeprefix(prefix): int(value)
         for name, value in texts.items()

@@ -320,7 +320,7 @@ def _time(ctx: Context) -> str:
 
 
 def recorded(ctx: Context, key: str, order: Order, images: Images) -> str | None:
-    """As ``current``, with the lock of ``key`` held: a lost record is then recreated.
+    """What ``current`` returns; a lost record is recreated, so the lock of ``key`` has to be held.
 
     The manifest says that the template was finished.
     """

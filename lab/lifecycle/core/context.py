@@ -149,7 +149,7 @@ def open_context(settings: Settings, listener: Listener = ignore) -> Iterator[Co
 def open_for_reading(
     settings: Settings, listener: Listener = ignore, *, opener: Opener = open_context
 ) -> Iterator[Context]:
-    """As ``open_context``, or, if the hypervisor does not answer, with what is recorded.
+    """Open a context that also works, from the record, while the hypervisor does not answer.
 
     The context has its ``unanswered`` set then.
     """

@@ -65,7 +65,7 @@ _MEMORY = 1024 * MIB
 _GROWTH = 2
 """What tables need of their dump's size, at most, with indexes: measured 1.1 to 1.6."""
 _MASK_GROWTH = 4
-"""The same while they are masked, each table in one transaction, with undo logs, and rebuilt."""
+"""What tables need of it while they are masked, in one transaction each, and rebuilt."""
 _ROWS_GROWTH = 6
 """What files of rows need of it, at most: 0.1 in a FLOAT has 19 digits. The disk is sparse."""
 _BACKUP_GROWTH = 1.25

@@ -354,7 +354,7 @@ def refused(error: Refused, where: str, *, secret: bool = False) -> InvalidSpec:
 
 
 def failed(error: CommandFailed, where: str) -> InvalidSpec:
-    """The same for a statement that was asked directly."""
+    """The error of a statement that was executed directly, and refused."""
     return InvalidSpec(f"{where}: the server refused it", details=_said(error.stderr))
 
 

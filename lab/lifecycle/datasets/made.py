@@ -53,7 +53,7 @@ class Made:
     settings: tuple[str, ...] = ()
     """Options of the servers that load and mask, NAME=VALUE."""
     my_cnf: str = ""
-    """The same, as the text of an option file."""
+    """An option file of these servers, as text."""
     accounts: tuple[str, ...] = ()
     """Of the source, beside those of an image."""
     definers: tuple[str, ...] = ()

@@ -78,7 +78,7 @@ class ImageSpec:
 
 
 def _content_key(recipe: Recipe, volumes: Mapping[str, int]) -> str:
-    """As ``image_key``, which is asked again only if a file that goes into it was changed.
+    """The result of ``image_key``, computed again only if a file that goes into it was changed.
 
     Right after a change it is asked as well: the next one may have the same time.
     """
@@ -328,7 +328,7 @@ def ready(ctx: Context, key: str) -> bool:
 
 
 def there(ctx: Context, key: str) -> bool:
-    """As ``ready``, the image's lock being held: then a lost record is recreated as well."""
+    """Whether an image is ready; recreates a lost record, so the image's lock has to be held."""
     return ready(ctx, key) or _recorded_again(ctx, key)
 
 

@@ -154,7 +154,7 @@ def _check_content(ctx: Context, snapshot: VolumeSnapshot, digest: str) -> None:
 
 
 def digest_of(ctx: Context, snapshot: VolumeSnapshot) -> str:
-    """As ``manifest.digest``, of the disk that ``snapshot`` is; reads all of it."""
+    """The digest of the disk of ``snapshot``, as a manifest has it; reads all of the disk."""
     with ctx.storage.read(snapshot) as content:
         return manifest.digest_extents(content.size, content.extents)
 

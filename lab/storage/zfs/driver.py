@@ -214,7 +214,7 @@ class ZfsStorage:
         self._removal.destroy(volume)
 
     def volumes(self) -> list[Volume]:
-        """Those that carry our tag; their devices may not exist yet."""
+        """The volumes that carry our tag; their devices may not exist yet."""
         self._calls.settle()
         return [stack.as_volume() for stack in self._pool.volumes().values()]
 
