@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from lab import host
 from lab.errors import Conflict, LabError, RestoreFailed
@@ -62,56 +63,125 @@ def rollback(
         record = record_of(ctx, name)
         if record.state not in ("ready", "stopped"):
             raise Conflict(f"the lab {name} is {record.state}")
-        all_ = nodes_of(ctx, name)
-        nodes = all_ if node is None else (node_of(ctx, name, node),)
-        whole = len(nodes) == len(all_)
-        capture = find(ctx, name, to)
-        label, never_ran = capture.label, capture.label == ORIGIN
-        if never_ran and not whole:
-            _check_alone(ctx, record, nodes[0])
-        volumes = volumes_of(ctx, name, node)
-        if not interrupted.exists(ctx, name):  # an interrupted one must be completed
-            if not never_ran:  # a rollback to the origin frees space
-                space, floor = ctx.storage.space(), ctx.settings.space_floor
-                host.check_space(space.free, floor, ctx.home.root, what="a rollback")
-            # Of all volumes, before any is changed: they must not end at different points in time.
-            ctx.storage.check_rollback(volumes, label)
-        interrupted.begin(ctx, name, label, node)
-        with ctx.progress.step("rollback", f"rolling {node or name} back to {label}"):
-            each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
-            # Until it runs again: a command that is killed now leaves a lab that can be started.
-            if node is None:
-                ctx.store.labs.update(name, **power.STOPPED)
-            each(lambda v: ctx.storage.rollback(v, label), volumes)
-        warm = capture.warm and whole and not cold
-        if not never_ran and not warm:
-            interrupted.end(ctx, name)
-        nodes = move_taken(ctx, nodes)
-        images = power.images_of(ctx, record, all_)
-        together = whole and (warm or never_ran)
-        # Lock order: a command that makes the template again holds it while it waits for a slot.
-        with (
-            stopped_on_failure(ctx, name, label, nodes) if together else nullcontext(),
-            memory_kept(ctx, capture, images) as kept,
-        ):
-            source = kept.without_ram("`--cold` was given") if cold else kept
-            started = None
-            if whole and source.warm:
-                started = resume(
-                    ctx, source, record, images, nodes, timeout, keep_sessions=keep_sessions
-                )
-            if started is None or started.why_cold:
-                why_cold = started.why_cold if started else source.why_cold
-                began = boot(ctx, record, images, nodes, timeout, never_ran=never_ran)
-                started = StartedNodes(began, why_cold)
-            interrupted.end(ctx, name)
-            why_cold = started.why_cold
-            if why_cold:
-                why_cold = f"rolled back to {'its origin' if never_ran else label}: {why_cold}"
-            how = power.how_started(started.began, why_cold) if whole else {}
-            at = {"at": "" if never_ran else label} if whole else {}
-            ctx.store.labs.update(name, state="ready", **how, **at)
+        capture, nodes = find(ctx, name, to), nodes_of(ctx, name)
+        if node is not None and len(nodes) > 1:
+            _one_to(ctx, record, capture, node_of(ctx, name, node), timeout)
+        elif capture.label == ORIGIN:
+            _all_to_origin(ctx, record, capture, nodes, timeout, cold=cold)
+        else:
+            _all_to_snapshot(
+                ctx, record, capture, nodes, timeout, cold=cold, keep_sessions=keep_sessions
+            )
     return lab(ctx, name, proved=True)
+
+
+def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeout: float) -> None:
+    """Put one node back and boot it."""
+    if capture.label == ORIGIN:
+        _check_alone(ctx, record, node)
+    _put_back(ctx, record, capture, [node], node.name)
+    nodes = move_taken(ctx, [node])
+    if capture.label == ORIGIN:
+        images = power.images_of(ctx, record, nodes_of(ctx, record.name))
+        _boot_new(ctx, record, images, nodes, timeout)
+    else:
+        interrupted.end(ctx, record.name)  # what its disks are now can be started
+        _boot_used(ctx, record, nodes, timeout)
+    _set_ready(ctx, record)
+
+
+def _all_to_origin(
+    ctx: Context,
+    record: LabRecord,
+    capture: Capture,
+    nodes: Sequence[Node],
+    timeout: float,
+    *,
+    cold: bool,
+) -> None:
+    """Put a lab back to what it was when it was made: a clone that is resumed, or booted new."""
+    _put_back(ctx, record, capture, nodes)
+    nodes, images = move_taken(ctx, nodes), power.images_of(ctx, record, nodes)
+    # Lock order: a command that makes the template again holds it while it waits for a slot.
+    with (
+        stopped_on_failure(ctx, record.name, ORIGIN, nodes),
+        memory_of_origin(ctx, capture, images) as kept,
+    ):
+        source = _unless_cold(kept, cold=cold)
+        found = resume(ctx, source, record, images, nodes, timeout) if source.warm else None
+        if found is None or found.why_cold:
+            why_cold = found.why_cold if found else source.why_cold
+            found = StartedNodes(_boot_new(ctx, record, images, nodes, timeout), why_cold)
+        _set_ready(ctx, record, at="", **_how(found, "its origin"))
+
+
+def _all_to_snapshot(
+    ctx: Context,
+    record: LabRecord,
+    capture: Capture,
+    nodes: Sequence[Node],
+    timeout: float,
+    *,
+    cold: bool,
+    keep_sessions: bool,
+) -> None:
+    """Put a lab back to a snapshot: resumed from its RAM, or booted from its disks."""
+    warm = capture.warm and not cold
+    _put_back(ctx, record, capture, nodes)
+    if not warm:
+        interrupted.end(ctx, record.name)  # what its disks are now can be started
+    nodes, images = move_taken(ctx, nodes), power.images_of(ctx, record, nodes)
+    undone = stopped_on_failure(ctx, record.name, capture.label, nodes)
+    with undone if warm else nullcontext():
+        source = _unless_cold(sound(ctx, capture, images), cold=cold)
+        found = None
+        if source.warm:
+            found = resume(ctx, source, record, images, nodes, timeout, keep_sessions=keep_sessions)
+        if found is None or found.why_cold:
+            why_cold = found.why_cold if found else source.why_cold
+            found = StartedNodes(_boot_used(ctx, record, nodes, timeout), why_cold)
+        _set_ready(ctx, record, at=capture.label, **_how(found, capture.label))
+
+
+def _unless_cold(source: Capture, *, cold: bool) -> Capture:
+    return source.without_ram("`--cold` was given") if cold else source
+
+
+def _how(started: StartedNodes, label: str) -> dict[str, Any]:
+    """What to record of how a lab started that was put back to ``label``."""
+    why_cold = f"rolled back to {label}: {started.why_cold}" if started.why_cold else ""
+    return power.how_started(started.began, why_cold)
+
+
+def _set_ready(ctx: Context, record: LabRecord, **fields: Any) -> None:
+    """Record that a rollback is complete. In this order: else it could be completed once more."""
+    interrupted.end(ctx, record.name)
+    ctx.store.labs.update(record.name, state="ready", **fields)
+
+
+def _put_back(
+    ctx: Context,
+    record: LabRecord,
+    capture: Capture,
+    nodes: Sequence[Node],
+    node: str | None = None,
+) -> None:
+    """Stop ``nodes`` and roll their disks back; ``node``: the name of the only one."""
+    name, label = record.name, capture.label
+    volumes = volumes_of(ctx, name, node)
+    if not interrupted.exists(ctx, name):  # an interrupted one must be completed
+        if label != ORIGIN:  # a rollback to the origin frees space
+            space, floor = ctx.storage.space(), ctx.settings.space_floor
+            host.check_space(space.free, floor, ctx.home.root, what="a rollback")
+        # Of all volumes, before any is changed: they must not end at different points in time.
+        ctx.storage.check_rollback(volumes, label)
+    interrupted.begin(ctx, name, label, node)
+    with ctx.progress.step("rollback", f"rolling {node or name} back to {label}"):
+        each(lambda n: ctx.hypervisor.stop(n.guest, force=True), nodes)
+        # Until it runs again: a command that is killed now leaves a lab that can be started.
+        if node is None:
+            ctx.store.labs.update(name, **power.STOPPED)
+        each(lambda v: ctx.storage.rollback(v, label), volumes)
 
 
 def _check_alone(ctx: Context, record: LabRecord, node: Node) -> None:
@@ -165,7 +235,7 @@ def resume(
     nodes: Sequence[Node],
     timeout: float,
     *,
-    keep_sessions: bool,
+    keep_sessions: bool = False,
 ) -> StartedNodes:
     """Restore ``nodes`` from the RAM of ``source`` and make them usable.
 
@@ -189,23 +259,21 @@ def resume(
     return StartedNodes(began, why_cold)
 
 
-def boot(
-    ctx: Context,
-    record: LabRecord,
-    images: Images,
-    nodes: Sequence[Node],
-    timeout: float,
-    *,
-    never_ran: bool,
+def _boot_new(
+    ctx: Context, record: LabRecord, images: Images, nodes: Sequence[Node], timeout: float
 ) -> float:
-    """Boot ``nodes`` and make them usable; when that began."""
+    """Boot ``nodes``, clones that never ran, and make them usable; when that began."""
+    with start_slot(ctx):
+        began = time.time()
+        boot_clones(ctx, record, images, nodes, timeout)
+    return began
+
+
+def _boot_used(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout: float) -> float:
+    """Boot ``nodes`` from disks that ran before, and make them usable; when that began."""
     with start_slot(ctx) as give_back:
         began = time.time()
-        if never_ran:
-            boot_clones(ctx, record, images, nodes, timeout)
-        else:
-            wanted = _with_others(ctx, record, nodes)
-            power.bring_back(ctx, record, wanted, timeout, booted=give_back)
+        power.bring_back(ctx, record, _with_others(ctx, record, nodes), timeout, booted=give_back)
     return began
 
 
@@ -283,15 +351,12 @@ def restore(
 
 
 @contextmanager
-def memory_kept(ctx: Context, capture: Capture, images: Images) -> Iterator[Capture]:
-    """The capture whose RAM goes with the disks of ``capture``, kept from removal in the block.
+def memory_of_origin(ctx: Context, capture: Capture, images: Images) -> Iterator[Capture]:
+    """The capture whose RAM goes with a lab's origin, kept from removal in the block.
 
-    For a lab's origin, when none of its nodes had run, that is what it is a clone of, if it is
-    still sound; else the capture itself. Without RAM it says why.
+    None of its nodes had run at that point, so it is what the lab is a clone of, if that is still
+    sound; else the capture itself. Without RAM it says why.
     """
-    if capture.label != ORIGIN:
-        yield sound(ctx, capture, images)
-        return
     why = ctx.hypervisor.capabilities().why_cold or capture.why_cold
     itself = capture.without_ram(why)
     if capture.parent is None:
