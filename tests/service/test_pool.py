@@ -188,7 +188,7 @@ def test_a_dead_lab_is_never_given_away(here: Site) -> None:
         # One whose database has gone, while its guests run.
         ctx.store.labs.update(second.name, password="another")
     with pytest.raises(Exception, match=f"{second.name} is not ready"):
-        pools._check(ctx, second.name)
+        pools.check_member(ctx, second.name)
     lab = claim(here)
     assert lab["name"] not in (first.name, second.name)
     until_full(here, 3)

@@ -119,7 +119,7 @@ def claim(
     any more or somebody works on it, NotReady if not every node can be used at once.
     """
     with lock(ctx.home, "lab", name, wait=False):
-        _check(ctx, name)
+        check_member(ctx, name)
         with ctx.store.transaction():
             record = ctx.store.labs.find(name)
             if record is None or record.pool != pool or record.state != "ready":
@@ -173,7 +173,7 @@ def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:
     return [record for record in records if (record.pool, record.state) == (pool, "ready")]
 
 
-def _check(ctx: Context, name: str) -> None:
+def check_member(ctx: Context, name: str) -> None:
     """Raise NotReady unless each node answers now, as it must before a lab is handed out."""
     guests = ctx.hypervisor.guests()
     if not runs(ctx, name, guests):

@@ -8,8 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from lab.api.core.admission import Need
 from lab.cli import main
 from lab.cli.backend.remote import RemoteSession
 from lab.cli.backend.remote_up import StepTimer
-from lab.client import Client, Lab
-from lab.errors import Busy, NotFound
+from lab.client import Client
+from lab.errors import NotFound
 from lab.lifecycle.nodes.inspect import nodes_of
+from lab.locks.named import lock
 from lab.names import GuestName
 from lab.options import Options
 from lab.progress import Event, Step, ignore
@@ -186,9 +189,7 @@ def test_a_lab_that_may_exist_is_one(capsys: Capsys, here: Site) -> None:
     here.ask("DELETE", "/v1/labs/galera?wait=30", token=other)
 
 
-def test_a_degraded_lab_that_may_exist_is_healed(
-    capsys: Capsys, here: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_degraded_lab_that_may_exist_is_healed(capsys: Capsys, here: Site) -> None:
     """Protects CI pipelines from waiting for a lab that does not become ready by itself."""
     asked = ("up", "replication", "--memory", "384M", "--name", "healed", "--timeout", "20s")
     out(capsys, *asked)
@@ -201,16 +202,21 @@ def test_a_degraded_lab_that_may_exist_is_healed(
         return data(capsys, "status", "healed")["lab"]["state"] == "degraded" or None
 
     assert until(observed, Deadline.after(20))
-    power, busy = Client.power, [Busy("another job has not ended")]
+    core, held = here.service.core, threading.Event()
 
-    def once_busy(*args: Any, **options: Any) -> Lab:
-        if busy:
-            raise busy.pop()
-        return power(*args, **options)
+    def refused() -> object:
+        return core.store.jobs.latest(states=["failed"], kinds=["start"], lab="healed") or None
 
-    monkeypatch.setattr(Client, "power", once_busy)
-    assert data(capsys, *asked, "--exist-ok")["state"] == "ready"
-    assert not busy
+    def another_command() -> None:
+        with lock(core.settings.home, "lab", "healed", wait=False):
+            held.set()
+            assert until(refused, Deadline.after(20))
+
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(another_command)
+        assert held.wait(20)
+        assert data(capsys, *asked, "--exist-ok")["state"] == "ready"
+        ended.result()
     out(capsys, "down", "healed")
 
 
