@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -63,15 +64,26 @@ def of_changes(read_base: Opened, read: Opened) -> Chunks:
 def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Chunks:
     """The very bytes of a stream, in order: all chunks but the last are as long as can be."""
     with send() as pieces:
-        offset, held = 0, bytearray()
-        for piece in pieces:
-            held += piece
-            while len(held) >= LIMIT:
-                yield offset, bytes(held[:LIMIT])
-                offset += LIMIT
-                del held[:LIMIT]
-        if held:
-            yield offset, bytes(held)
+        offset, held, room = 0, list[memoryview](), LIMIT
+        for piece in _ahead(pieces):
+            rest = memoryview(piece)
+            while len(rest) >= room:
+                yield offset, b"".join([*held, rest[:room]])
+                rest = rest[room:]
+                offset, held, room = offset + LIMIT, [], LIMIT
+            held.append(rest)
+            room -= len(rest)
+        if room < LIMIT:
+            yield offset, b"".join(held)
+
+
+def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """``pieces``, of which the next is made while one is used: both sides compute digests."""
+    with ThreadPoolExecutor(1, "stream") as thread:
+        coming = thread.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = thread.submit(next, pieces, None)
+            yield piece
 
 
 def _windows(extents: Iterable[Extent]) -> Iterator[Chunk]:

@@ -107,6 +107,32 @@ def test_a_stream_goes_as_it_is(length: int) -> None:
     assert [offset for offset, _ in chunks] == [0, MIB, 2 * MIB, 3 * MIB]
 
 
+def test_a_stream_ends_when_nobody_reads_on_and_with_its_cause() -> None:
+    """Protects from a `zfs send` that stays, and the cause: not that a stream ended, but why."""
+    closed = []
+
+    @contextmanager
+    def send(*, broken: bool) -> Iterator[Iterator[bytes]]:
+        def endless() -> Iterator[bytes]:
+            yield b""
+            while True:
+                yield bytes(MIB)
+                if broken:
+                    raise OSError("the disk is broken")
+
+        try:
+            yield endless()
+        finally:
+            closed.append(broken)
+
+    chunks = of_stream(partial(send, broken=False))
+    assert next(chunks) == (0, bytes(MIB))
+    chunks.close()
+    with pytest.raises(OSError, match="the disk is broken"):
+        list(of_stream(partial(send, broken=True)))
+    assert closed == [False, True]
+
+
 def test_what_is_read_is_closed_when_nobody_reads_on() -> None:
     """Protects from leftovers: a storage may have made a clone to read from."""
     closed = []
