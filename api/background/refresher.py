@@ -14,7 +14,7 @@ from lab.api.telemetry.logs import log
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LabError
 from lab.lifecycle import dataset
-from lab.lifecycle.datasets.made import read_made
+from lab.lifecycle.datasets.provenance import read_provenance
 from lab.requests.datasets import RefreshDataset
 from lab.state.service import JobKind
 
@@ -73,7 +73,7 @@ class Refresher:
             return
         request = RefreshDataset(keep=scheduled.keep)
         with self._core.contexts.use() as ctx:
-            guest = dataset.guest_size(ctx.store, read_made(ctx, latest).source)
+            guest = dataset.guest_size(ctx.store, read_provenance(ctx, latest).source)
         job = service_job(
             "refresh-dataset", request, lab="", project=latest.project, guests=[guest]
         )

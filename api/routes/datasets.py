@@ -42,7 +42,7 @@ from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle import dataset
 from lab.lifecycle.core.views import UploadView
 from lab.lifecycle.datasets.load import loading_options
-from lab.lifecycle.datasets.made import read_made
+from lab.lifecycle.datasets.provenance import read_provenance
 from lab.names import parse_dataset
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
@@ -299,7 +299,7 @@ def submit_refresh(
     if latest is None:
         raise _unknown(name)
     with core.contexts.use() as ctx:
-        made = read_made(ctx, latest)
+        made = read_provenance(ctx, latest)
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
     dataset.check_refreshable(name, made)

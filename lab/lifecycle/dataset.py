@@ -34,8 +34,8 @@ from lab.lifecycle.datasets.load import (
     loading_options,
     size_of,
 )
-from lab.lifecycle.datasets.made import Made, read_made, write_made
 from lab.lifecycle.datasets.masking import columns_of, require_mimesis
+from lab.lifecycle.datasets.provenance import Provenance, read_provenance, write_provenance
 from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
@@ -97,7 +97,7 @@ def create(
         check_engine(plan, engine)
     paths = tuple(str(Path(file).absolute()) for file in files)
     text_of_rules = _rules_text(rules) if rules else check_rules(mask)
-    made = Made(text, plan, paths, keep, text_of_rules, selection, sql=sql)
+    made = Provenance(text, plan, paths, keep, text_of_rules, selection, sql=sql)
     loading_options(settings, my_cnf)
     made = replace(made, engine=engine, settings=tuple(settings), my_cnf=my_cnf)
     if warm:
@@ -137,7 +137,7 @@ def refresh(
     """
     with _series(ctx, name):
         record = version_named(ctx, name)
-        made = read_made(ctx, record)
+        made = read_provenance(ctx, record)
         check_refreshable(name, made)
         source = sources.parse(made.source)
         if isinstance(source, LabCapture):
@@ -158,7 +158,7 @@ def refresh(
         return view
 
 
-def check_refreshable(name: str, made: Made) -> None:
+def check_refreshable(name: str, made: Provenance) -> None:
     """Raise InvalidSpec if the source of a dataset can be read only once."""
     if not made.source:
         raise InvalidSpec(
@@ -226,7 +226,7 @@ def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
 
 def scan(ctx: Context, text: str) -> list[PersonalColumn]:
     """The columns of a version that look personal and that its rules do not cover."""
-    made = read_made(ctx, version_named(ctx, text, removing=True))
+    made = read_provenance(ctx, version_named(ctx, text, removing=True))
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     return [
         PersonalColumn(str(one.column), one.reason, one.rule)
@@ -340,7 +340,7 @@ def _check_whole(lab: LabRecord) -> None:
 def _make(
     ctx: Context,
     name: str,
-    made: Made,
+    made: Provenance,
     project: str,
     accept: Accept,
     upload: Path | None = None,
@@ -367,16 +367,16 @@ def _make(
         )  # fmt: skip
         with images.making(ctx, record):
             ctx.home.create_directory(Owner("image", key))
-            write_made(ctx, key, made)  # what is known while it is loaded
+            write_provenance(ctx, key, made)  # what is known while it is loaded
             done = load(ctx, key, image, made, name, source, accept)
             facts = publish.derive(ctx, key, images.built(ctx, base.key))
-            write_made(ctx, key, done)
+            write_provenance(ctx, key, done)
             images.is_ready(ctx, key, facts, time.time() - began)
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
 
 def _of_lab(
-    ctx: Context, name: str, made: Made, source: LabCapture, project: str, accept: Accept
+    ctx: Context, name: str, made: Provenance, source: LabCapture, project: str, accept: Accept
 ) -> DatasetView:
     began = time.time()
     with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
@@ -392,7 +392,7 @@ def _of_lab(
             with images.making(ctx, record):
                 owner = Owner("image", key)
                 ctx.home.create_directory(owner)
-                write_made(ctx, key, made)  # what is known while it is copied
+                write_provenance(ctx, key, made)  # what is known while it is copied
                 server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
                 with ctx.progress.step("rest", "stopping the server"):
                     server.forget()
@@ -405,7 +405,7 @@ def _of_lab(
                     copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
                     server.discard()
                     facts = publish.derive(ctx, key, images.built(ctx, base), copies)
-                write_made(ctx, key, replace(made, tables=tuple(tables), columns=columns))
+                write_provenance(ctx, key, replace(made, tables=tuple(tables), columns=columns))
                 images.is_ready(ctx, key, facts, time.time() - began)
     return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
 
@@ -417,9 +417,9 @@ def _next(ctx: Context, name: str) -> int:
 
 def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
     try:
-        made = read_made(ctx, record, columns=columns)
+        made = read_provenance(ctx, record, columns=columns)
     except LabError:
-        made = Made("", "")
+        made = Provenance("", "")
     view = images.image(ctx, record.key)
     return DatasetView(
         name=record.dataset,

@@ -21,7 +21,7 @@ from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets.made import exported, read_made
+from lab.lifecycle.datasets.provenance import exported, read_provenance
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Image, Images
@@ -66,7 +66,7 @@ def _dataset_facts(ctx: Context, image: Image) -> DatasetFacts | None:
     record = ctx.store.images.get(image.key)
     if not record.dataset:
         return None
-    info = exported(read_made(ctx, record))
+    info = exported(read_provenance(ctx, record))
     content = Content(len(info), digest_extents(len(info), [(0, info)]))
     return DatasetFacts(record.dataset, record.version, content)
 

@@ -22,7 +22,7 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
-from lab.lifecycle.datasets.made import exported, read_made
+from lab.lifecycle.datasets.provenance import exported, read_provenance
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import ImageRecord, LabRecord
@@ -265,7 +265,7 @@ def _parts_of(ctx: Context, image: Image, first: str, *, native: bool) -> list[O
     found.append(_file(f"{first}/initrd", built.initrd))
     record = ctx.store.images.get(image.key)
     if record.dataset:
-        info = exported(read_made(ctx, record))
+        info = exported(read_provenance(ctx, record))
         part = Part(f"{first}/dataset", "sparse", len(info), len(info))
         found.append(Outgoing(part, partial(content.of_bytes, info)))
     return found

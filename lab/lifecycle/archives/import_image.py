@@ -16,7 +16,7 @@ from lab.imagebuild import isolate, manifest
 from lab.lifecycle.archives import describe
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets.made import Made, imported, write_made
+from lab.lifecycle.datasets.provenance import Provenance, imported, write_provenance
 from lab.lifecycle.images import image as images
 from lab.undo import Undo
 
@@ -66,7 +66,7 @@ def publish(ctx: Context, header: Header, first: str, stage: Stage) -> None:
             files: Callable[[], object] = _nothing
             if dataset:
                 made = _info(stage.path(f"{first}/dataset"), dataset)
-                files = partial(write_made, ctx, facts.key, made)
+                files = partial(write_provenance, ctx, facts.key, made)
                 record = replace(
                     record,
                     dataset=dataset.name,
@@ -90,7 +90,7 @@ def check_project(ctx: Context, dataset: DatasetFacts) -> None:
             )
 
 
-def _info(path: Path, dataset: DatasetFacts) -> Made:
+def _info(path: Path, dataset: DatasetFacts) -> Provenance:
     """What an archive says of a dataset; raises InvalidSpec unless all of it is valid."""
     if manifest.digest(path) != dataset.info.digest:
         raise InvalidSpec(

@@ -30,11 +30,11 @@ from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import apart, physical, transfer
 from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
-from lab.lifecycle.datasets.made import Made
 from lab.lifecycle.datasets.masking import columns_of, mask
 from lab.lifecycle.datasets.outside import Outside, outside
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.physical import Stored
+from lab.lifecycle.datasets.provenance import Provenance
 from lab.lifecycle.datasets.spool import Spool
 from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.datasets.worth import Accept, anything, check_source
@@ -90,8 +90,14 @@ class _Data:
 
 
 def load(
-    ctx: Context, key: str, image: Image, made: Made, name: str, source: Source, accept: Accept
-) -> Made:
+    ctx: Context,
+    key: str,
+    image: Image,
+    made: Provenance,
+    name: str,
+    source: Source,
+    accept: Accept,
+) -> Provenance:
     """Make the disks of the image ``key`` with the data of ``source``; what is known of them.
 
     ``name``: the dataset's; ``accept``: of the tables that are there then. Raises InvalidSpec,
@@ -138,7 +144,7 @@ def _data(
     files: Sequence[Path],
     work: Path,
     image: Image,
-    made: Made,
+    made: Provenance,
     name: str,
 ) -> _Data:
     """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
@@ -200,7 +206,7 @@ def _loaded(
     image: Image,
     data: _Data,
     rules: Rules | None,
-    made: Made,
+    made: Provenance,
     name: str,
 ) -> tuple[Server, Outside]:
     """A server on the disks of ``owner``, and what the source had beside databases.

@@ -9,7 +9,7 @@ from lab.errors import CommandFailed
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.datasets.loader import Server
-from lab.lifecycle.datasets.made import read_made
+from lab.lifecycle.datasets.provenance import read_provenance
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node
 
@@ -39,7 +39,7 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
     """
     records = [ctx.store.images.find(image.key) for image in images.all]
     texts = {
-        record.key: read_made(ctx, record).warm
+        record.key: read_provenance(ctx, record).warm
         for record in records
         if record is not None and record.dataset
     }

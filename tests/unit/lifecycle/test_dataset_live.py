@@ -15,7 +15,7 @@ from lab.datasets.source import parse
 from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle import dataset
 from lab.lifecycle.datasets import spool as spools
-from lab.lifecycle.datasets.made import INFO
+from lab.lifecycle.datasets.provenance import INFO
 from lab.run import run
 from tests.support.lifecycle_world import World, make_image
 from tests.support.mariadb_server import NoServer, Server, client, server

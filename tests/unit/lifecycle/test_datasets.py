@@ -19,9 +19,9 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.datasets.load import _Watch
 from lab.lifecycle.datasets.loader import Server
-from lab.lifecycle.datasets.made import read_made, write_made
 from lab.lifecycle.datasets.masking import columns_of
 from lab.lifecycle.datasets.pace import Pace
+from lab.lifecycle.datasets.provenance import read_provenance, write_provenance
 from lab.lifecycle.down import down
 from lab.lifecycle.ensure import ensure
 from lab.lifecycle.gc import gc
@@ -373,10 +373,10 @@ def test_lists_read_no_columns(ctx: Context, dump: Path) -> None:
     """Protects the memory of whoever lists datasets: a guest says how many columns there are."""
     dataset.create(ctx, "shop", str(dump))
     record = image.version_named(ctx, "shop")
-    made = read_made(ctx, record)
-    write_made(ctx, record.key, replace(made, columns=(Column("shop", "t", "c", "int"),)))
-    assert read_made(ctx, record, columns=False) == replace(made, columns=())
-    assert len(read_made(ctx, record).columns) == 1
+    made = read_provenance(ctx, record)
+    write_provenance(ctx, record.key, replace(made, columns=(Column("shop", "t", "c", "int"),)))
+    assert read_provenance(ctx, record, columns=False) == replace(made, columns=())
+    assert len(read_provenance(ctx, record).columns) == 1
 
 
 def test_columns_are_limited() -> None:

@@ -172,7 +172,7 @@ def test_descriptions_that_lie(
 ) -> None:
     """Protects terminals, and the host: what an archive says of its data is checked."""
     from lab.lifecycle.archives import describe, export
-    from lab.lifecycle.datasets.made import exported
+    from lab.lifecycle.datasets.provenance import exported
 
     def lie(made: object) -> bytes:
         return json.dumps({**json.loads(exported(made)), **change}).encode()  # type: ignore[arg-type]

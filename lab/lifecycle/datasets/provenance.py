@@ -23,7 +23,7 @@ _NAME_LIMIT = 64
 
 
 @dataclass(frozen=True)
-class Made:
+class Provenance:
     """How a version was made: enough to make the next one.
 
     ``source``: its text; ``files``: absolute paths of further SQL; ``keep``: how many versions are
@@ -62,7 +62,7 @@ class Made:
     """By rules that stayed on the host that exported it."""
 
 
-def write_made(ctx: Context, key: str, made: Made) -> None:
+def write_provenance(ctx: Context, key: str, made: Provenance) -> None:
     """Record how the image ``key`` was made."""
     path = ctx.home.image(key) / INFO
     with writing(path):
@@ -70,7 +70,7 @@ def write_made(ctx: Context, key: str, made: Made) -> None:
         path.write_bytes(_encoded(made))
 
 
-def read_made(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Made:
+def read_provenance(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Provenance:
     """How a version was made, ``columns``: with its columns; raises NotFound if that is lost."""
     path = ctx.home.image(record.key) / INFO
     try:
@@ -79,7 +79,7 @@ def read_made(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Mad
             known = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
             known.pop("columns", None)
             data = msgspec.json.encode(known)
-        return msgspec.json.decode(data, type=Made)
+        return msgspec.json.decode(data, type=Provenance)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise NotFound(
             f"dataset {record.dataset}@{record.version} has lost its {INFO}",
@@ -87,11 +87,11 @@ def read_made(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Mad
         ) from error
 
 
-def exported(made: Made) -> bytes:
+def exported(made: Provenance) -> bytes:
     """What goes into an archive: neither the source, nor texts that may have secrets."""
     masked = made.masked or bool(made.mask)
     return _encoded(
-        Made(
+        Provenance(
             source="",
             blueprint=made.blueprint,
             loaded=made.loaded,
@@ -103,10 +103,10 @@ def exported(made: Made) -> bytes:
     )
 
 
-def imported(info: bytes) -> Made:
+def imported(info: bytes) -> Provenance:
     """What an archive says of a version; raises InvalidSpec unless all of it is valid."""
     try:
-        made = msgspec.json.decode(info, type=Made)
+        made = msgspec.json.decode(info, type=Provenance)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidSpec(f"the archive's dataset is invalid: {str(error)[:300]!r}") from None
     if made.warm:
@@ -117,7 +117,7 @@ def imported(info: bytes) -> Made:
     return made
 
 
-def _texts(made: Made) -> Iterator[str]:
+def _texts(made: Provenance) -> Iterator[str]:
     """All short texts of a version."""
     yield made.blueprint
     for table in made.tables:
@@ -131,5 +131,5 @@ def _is_name(text: str) -> bool:
     return len(text) <= _NAME_LIMIT and text.isprintable()
 
 
-def _encoded(made: Made) -> bytes:
+def _encoded(made: Provenance) -> bytes:
     return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
