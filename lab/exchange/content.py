@@ -63,9 +63,9 @@ def of_changes(read_base: Opened, read: Opened) -> Chunks:
 
 def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Chunks:
     """The very bytes of a stream, in order: all chunks but the last are as long as can be."""
-    with send() as pieces:
+    with send() as pieces, ThreadPoolExecutor(1, "stream") as thread:
         offset, held, room = 0, list[memoryview](), LIMIT
-        for piece in _ahead(pieces):
+        for piece in _ahead(thread, pieces):
             rest = memoryview(piece)
             while len(rest) >= room:
                 yield offset, b"".join([*held, rest[:room]])
@@ -77,13 +77,12 @@ def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Ch
             yield offset, b"".join(held)
 
 
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _ahead(thread: ThreadPoolExecutor, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """``pieces``, of which the next is made while one is used: both sides compute digests."""
-    with ThreadPoolExecutor(1, "stream") as thread:
+    coming = thread.submit(next, pieces, None)
+    while (piece := coming.result()) is not None:
         coming = thread.submit(next, pieces, None)
-        while (piece := coming.result()) is not None:
-            coming = thread.submit(next, pieces, None)
-            yield piece
+        yield piece
 
 
 def _windows(extents: Iterable[Extent]) -> Iterator[Chunk]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from threading import Event, Timer
 
 import pytest
 
@@ -131,6 +132,27 @@ def test_a_stream_ends_when_nobody_reads_on_and_with_its_cause() -> None:
     with pytest.raises(OSError, match="the disk is broken"):
         list(of_stream(partial(send, broken=True)))
     assert closed == [False, True]
+
+
+def test_a_stream_is_closed_once_its_next_piece_is_made() -> None:
+    """Protects what an interrupted export reports: a generator that runs cannot be closed."""
+    asked, goes_on, closed = Event(), Event(), []
+
+    def pieces() -> Generator[bytes, None, None]:
+        try:
+            yield bytes(MIB)
+            asked.set()
+            assert goes_on.wait(20)
+            yield bytes(MIB)
+        finally:
+            closed.append(True)
+
+    chunks = of_stream(lambda: closing(pieces()))
+    next(chunks)
+    assert asked.wait(20)
+    Timer(0.2, goes_on.set).start()
+    chunks.close()
+    assert closed == [True]
 
 
 def test_what_is_read_is_closed_when_nobody_reads_on() -> None:
