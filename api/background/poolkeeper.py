@@ -31,7 +31,7 @@ class PoolKeeper:
         self._jobs = jobs
         self._pool = core.pool
         self.periodic = Periodic("pool", self.keep, core.settings.serve.sweep, core.pool.wake)
-        self._keys: dict[str, tuple[float, pools.Keys | None]] = {}
+        self._keys: dict[str, tuple[float, pools.MemberKeys | None]] = {}
 
     def keep(self) -> None:
         """Check the pools once."""

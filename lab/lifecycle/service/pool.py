@@ -35,7 +35,7 @@ _PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
-class Keys:
+class MemberKeys:
     """What a member must be made of: the keys of its image and, of its template, the first part."""
 
     image: str
@@ -72,7 +72,7 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     return not configuration.differs(one, other, exact=True)
 
 
-def keys(ctx: Context, spec: LabSpec) -> Keys:
+def keys(ctx: Context, spec: LabSpec) -> MemberKeys:
     """What a lab as ``spec`` is made of now; raises NotFound if the image is not there.
 
     Where no engine is required, that is what is there, image and template: the preferred engine
@@ -84,11 +84,11 @@ def keys(ctx: Context, spec: LabSpec) -> Keys:
         if all(images.ready(ctx, one) for one in (key, *order.other_keys.values())):
             template_key = template.key_of(ctx, order, find(ctx, order, key))
             if template.current(ctx, template_key):
-                return Keys(key, template_key)
-    return Keys(first.key, template.key_of(ctx, order, find(ctx, order, first.key)))
+                return MemberKeys(key, template_key)
+    return MemberKeys(first.key, template.key_of(ctx, order, find(ctx, order, first.key)))
 
 
-def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: Keys) -> bool:
+def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: MemberKeys) -> bool:
     """Whether a member is what a lab as ``spec``, made now, would be."""
     profile = settings.profile_of(spec.profile).name
     there = replace(configuration.of_record(record), recipe="", pool="")
