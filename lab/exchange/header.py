@@ -93,49 +93,51 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """A node of a template. ``disks``: bytes of each volume; no ``ram``: only disks are sent.
-
-    ``image``: the key of its image, ``size``: memory, processors and disk, ``fingerprint``: of the
-    hypervisor that its RAM fits; where they are empty, they are the template's.
-    """
+    """A node of a template; a field that is empty or None has the value of the template."""
 
     name: str
     role: _Word
     seed: Content
     disks: dict[str, int]
+    """Bytes of each volume."""
     ram: Content | None = None
+    """None if only disks are sent."""
     state: Content | None = None
     image: str = ""
+    """The key of its image."""
     size: NodeSize | None = None
+    """Memory, processors and disk."""
     fingerprint: Annotated[str, _whole(rf"|{_FINGERPRINT}")] = ""
+    """The fingerprint of the hypervisor that its RAM fits."""
 
 
 @dataclass(frozen=True)
 class TemplateFacts:
-    """A template: what its key is made of, where it was made.
-
-    ``version``: of the blueprint's rules. ``settings``: the content of ``profile``.
-    ``fingerprint``: of the hypervisor that the RAM fits; ``host`` says in words what that is.
-    ``requested_nodes``: the number that was requested; 0, in archives of earlier versions: all.
-    ``source``: the snapshot of a lab in use that it is, as ``shop@loaded``; empty where it is of a
-    freshly formed cluster. ``options``: as ``Options.said``.
-    """
+    """A template: what its key is made of, and where it was made."""
 
     key: Annotated[str, _whole(r"[0-9a-f]{14}(\.[1-9][0-9]{0,3})?")]
     blueprint: _Word
     version: int
+    """The version of the blueprint's rules."""
     memory: int
     cpus: int
     disk: int
     profile: Annotated[str, _whole(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")]
     settings: dict[str, Any]
+    """The content of ``profile``."""
     nodes: Annotated[list[NodeFacts], Meta(min_length=1, max_length=NODES_LIMIT)]
     fingerprint: Annotated[str, _whole(_FINGERPRINT)]
+    """The fingerprint of the hypervisor that the RAM fits."""
     host: Annotated[dict[_Shown, _Shown], Meta(max_length=50)]
+    """That hypervisor in words."""
     form_seconds: _Seconds
     requested_nodes: Annotated[int, Meta(ge=0, le=NODES_LIMIT)] = 0
+    """The number that was requested; 0, in archives of earlier versions: all."""
     source: Annotated[str, _whole(r"|[a-z][a-z0-9-]{0,23}@[A-Za-z0-9][A-Za-z0-9._-]{0,99}")] = ""
+    """The snapshot of a lab in use that it is, as ``shop@loaded``; empty for one of a freshly
+    formed cluster."""
     options: dict[str, Any] = field(default_factory=dict)
+    """The options of its labs, as ``Options.said`` returns them."""
 
     @property
     def size(self) -> NodeSize:

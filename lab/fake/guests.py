@@ -21,14 +21,7 @@ from lab.storage import clone_lock
 
 @dataclass
 class Record:
-    """A guest as it exists. ``since``: when it began to run, seconds since the epoch.
-
-    ``saved``: its RAM was captured, so that it may only be stopped. ``why``: see Guest.
-    ``addresses``: of the host, where ``ports`` are open; ``own``: the address that its seed
-    gives it.
-    ``clock_offset``: seconds that its clock is ahead of ours. ``read_only``: its server's variable.
-    ``commands``: how often its server was asked what, as its counters ``Com_*`` have it.
-    """
+    """A guest that exists."""
 
     name: GuestName
     state: GuestState
@@ -40,13 +33,21 @@ class Record:
     console_log: Path
     memory_file: Path | None
     since: float
+    """When it began to run, in seconds since the epoch."""
     saved: bool = False
+    """Whether its RAM was captured, so that it may only be stopped."""
     why: str = ""
+    """The error of a disk write, if one paused it."""
     addresses: dict[int, str] = field(default_factory=dict)
+    """The addresses of the host at which ``ports`` are open."""
     own: str = ""
+    """The address that its seed gives it."""
     commands: dict[str, int] = field(default_factory=dict)
+    """How often each statement was executed, as the counters ``Com_*`` of its server."""
     clock_offset: float = 0.0
+    """Seconds that its clock is ahead of ours."""
     read_only: bool = False
+    """The variable ``read_only`` of its server."""
 
     def serves(self, host: str, port: int, *, own: bool) -> bool:
         """Whether connections to ``port`` of ``host`` lead to the guest's server.

@@ -129,28 +129,29 @@ class Caution:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The capabilities of the hypervisor on this host.
-
-    ``facts``: shown by ``lab doctor``; those that differ are named where RAM cannot be restored.
-    ``why_emulated``: why guests are emulated, empty if they are not; ``remedy``: how to change
-    that. ``why_cold``: why RAM can be neither captured nor restored; empty if it can, and the
-    hypervisor has a ``memory`` then. ``direct``: guests can boot a kernel without firmware.
-    ``forwards``: ports of the host lead to guests; else guests are reached at their own addresses.
-    ``cautions``: shown by ``lab doctor`` and ``lab up``. ``reads_ram``: guests can be restored from
-    read-only RAM files. ``captures``: where captures of RAM were tested, for ``lab doctor``.
-    """
+    """The capabilities of the hypervisor on this host."""
 
     name: str
     accelerator: Literal["kvm", "tcg", "bhyve", "fake"]
     why_cold: str = ""
+    """Why RAM can be neither captured nor restored; empty if it can, and then the hypervisor has
+    a ``memory``."""
     why_emulated: str = ""
+    """Why guests are emulated; empty if they are not."""
     remedy: str = ""
+    """How to have guests not emulated."""
     direct: bool = True
+    """Whether guests can boot a kernel without firmware."""
     forwards: bool = True
+    """Whether ports of the host lead to guests; else guests are reached at their own addresses."""
     reads_ram: bool = True
+    """Whether guests can be restored from read-only RAM files."""
     captures: str = ""
+    """Where captures of RAM were tested, for ``lab doctor``."""
     facts: Mapping[str, str] = field(default_factory=dict)
+    """Shown by ``lab doctor``; those that differ are named where RAM cannot be restored."""
     cautions: tuple[Caution, ...] = ()
+    """Shown by ``lab doctor`` and ``lab up``."""
 
 
 @dataclass(frozen=True)

@@ -62,25 +62,26 @@ class Lvm:
 
 @dataclass(frozen=True)
 class Facts:
-    """All facts. ``arc``: the counters of ``arcstats``. ``tunables``: by the keys of ``TUNABLES``.
-
-    ``module``: the kernel has ZFS loaded. ``dataset``: properties of the labs' parent dataset, None
-    if none is configured. ``lvm``: None if it is not installed. ``holders``: ZVol device -> the
-    device on top of it, such as ``LVM-...``. ``link_rule``: udev's rule for ZVols, "" if it is
-    missing, None without udev.
-    """
+    """All facts about ZFS on a host."""
 
     system: System
     module: bool
+    """Whether the kernel has ZFS loaded."""
     versions: Versions | Unknown
     tunables: Mapping[str, Tunable]
+    """By the keys of ``TUNABLES``."""
     arc: Mapping[str, int] | Unknown
+    """The counters of ``arcstats``."""
     pools: tuple[Pool, ...] | Unknown
     dataset: Mapping[str, str] | Unknown | None
+    """Properties of the labs' parent dataset; None if none is configured."""
     swaps: tuple[str, ...] | Unknown
     lvm: Lvm | Unknown | None = None
+    """None if it is not installed."""
     holders: Mapping[str, str] | Unknown | None = None
+    """The device on top of each ZVol device, such as ``LVM-...``."""
     link_rule: str | None = None
+    """udev's rule for ZVols; empty if it is missing, None without udev."""
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,7 @@ _INNER_SLOT = "0x1e"
 
 @dataclass(frozen=True)
 class Machine:
-    """The properties of this host's QEMU that domains depend on.
-
-    ``run_as``: the uid and gid of QEMU, None with a user's libvirt, where everything runs as that
-    user. ``apparmor``: libvirt confines guests with it. ``tsc_khz``: the rate of the time stamp
-    counter of emulated guests, 0 if they measure it themselves. ``why_emulated``: why KVM is not
-    used; ``remedy``: how to change that. ``sockets``: the directory for the sockets of guests'
-    ports, None for libvirt's default: with libvirt 8 and 9, an ordinary user's default exceeds the
-    limit of a socket's path (107 bytes) if the login name has 13 characters or more. ``reads_ram``:
-    QEMU can map a read-only file as RAM that a guest writes to (``rom=off``, since QEMU 8.2).
-    """
+    """The properties of this host's QEMU that domains depend on."""
 
     emulator: str
     machine: str
@@ -49,13 +40,23 @@ class Machine:
     cpu_mode: str
     cpu_without: tuple[str, ...]
     run_as: tuple[int, int] | None
+    """The uid and gid of QEMU; None with a user's libvirt, where everything runs as that user."""
     apparmor: bool = False
+    """Whether libvirt confines guests with AppArmor."""
     firmware: str = ""
     tsc_khz: int = 0
+    """The rate of the time stamp counter of emulated guests; 0 if they measure it themselves."""
     why_emulated: str = ""
+    """Why KVM is not used; else empty."""
     remedy: str = ""
+    """How to have KVM used."""
     sockets: Path | None = None
+    """The directory for the sockets of guests' ports; None for libvirt's default. With libvirt 8
+    and 9, an ordinary user's default exceeds the limit of a socket's path (107 bytes) if the
+    login name has 13 characters or more."""
     reads_ram: bool = False
+    """Whether QEMU can map a read-only file as RAM that a guest writes to (``rom=off``, since
+    QEMU 8.2)."""
 
 
 _SLOW_QUERY = "cpu-unavailable-features"

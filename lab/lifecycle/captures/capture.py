@@ -30,49 +30,51 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class CapturedNode:
-    """A node of a capture: RAM and device state, both None when only disks were captured.
-
-    ``seed``: the small disk that it booted with, which clones have open as well; None where it is
-    the lab's own. ``seals``: the storage's, of each disk snapshot; empty where none were recorded.
-    ``image``: the key of its image, empty for that of the engine; ``size``: None if not recorded.
-    ``base``: the capture whose RAM file ``ram`` is, and ``state`` has what differs from it; None if
-    the RAM file is its own. ``fingerprint``: of the hypervisor that its RAM fits, empty where the
-    name of the capture has that.
-    """
+    """A node of a capture."""
 
     name: str
     role: str
     ram: FileFacts | None = None
+    """None if only disks were captured, as ``state``."""
     state: FileFacts | None = None
     seed: FileFacts | None = None
+    """The small disk that it booted with, which clones have open as well; None if it is the
+    lab's own."""
     seals: tuple[str, ...] = ()
+    """The storage's seal of each disk snapshot; empty if none were recorded."""
     image: str = ""
+    """The key of its image; empty for that of the engine."""
     size: NodeSize | None = None
+    """None if it was not recorded."""
     base: CaptureRef | None = None
+    """The capture whose RAM file ``ram`` is, while ``state`` has the pages that differ; None if
+    the RAM file is its own."""
     fingerprint: str = ""
+    """The fingerprint of the hypervisor that its RAM fits; empty if the name of the capture has
+    it."""
 
 
 @dataclass(frozen=True)
 class Capture:
-    """All nodes of ``owner`` at one moment; ``label``: of the snapshots of their volumes.
-
-    ``parent``: the capture that the owner's disks were like before they changed, which for a
-    template is None. ``why_cold``: why its RAM is not restored although this host could restore
-    some. ``source``: of a template that was captured from a lab in use, the snapshot, as
-    ``shop@loaded``; empty for one of a freshly formed cluster. The rest is of captures of labs:
-    ``pause`` in seconds, for which its nodes were paused; ``protected``: it is not removed without
-    force; ``expires_at``: when it is removed if nothing descends from it, None for never.
-    """
+    """All nodes of an owner at one moment."""
 
     owner: Owner
     label: str
+    """The label of the snapshots of their volumes."""
     nodes: tuple[CapturedNode, ...]
     parent: CaptureRef | None = None
+    """The capture whose content the owner's disks had before they changed; None for a template."""
     why_cold: str = ""
+    """Why its RAM is not restored although this host could restore some."""
     pause: float = 0.0
+    """Seconds for which the nodes of a lab were paused."""
     protected: bool = False
+    """Whether the capture of a lab is removed by force only."""
     expires_at: float | None = None
+    """When the capture of a lab is removed if nothing descends from it; None for never."""
     source: str = ""
+    """The snapshot, as ``shop@loaded``, if it is a template that was captured from a lab in use;
+    empty for one of a freshly formed cluster."""
 
     @property
     def ref(self) -> CaptureRef:

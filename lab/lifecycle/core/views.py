@@ -347,61 +347,70 @@ BUILDABLE: Mapping[Buildable, str] = {
 
 @dataclass(frozen=True)
 class EngineView:
-    """A series of an engine, for labs of ``blueprints``; ``name``: as requests name it.
-
-    ``server``: what runs in the guests; ``default``: the engine without a series means it;
-    ``packages``: Debian's release, and the URLs of further repositories; ``build``: whether this
-    host can build its image now, ``why`` it cannot; ``images``: the keys of those that are built,
-    ``templates``: of clusters formed of them.
-    """
+    """A series of an engine."""
 
     name: str
+    """The name in requests, such as ``mariadb:10.11``."""
     server: str
+    """The server that runs in the guests."""
     default: bool
+    """Whether the engine without a series means this one."""
     recipe: str
     blueprints: tuple[str, ...]
+    """The blueprints that run on it."""
     packages: tuple[str, ...]
+    """Debian's release, and the URLs of further repositories."""
     build: Buildable
+    """Whether this host can build its image now."""
     why: str = ""
+    """Why this host cannot build it."""
     images: tuple[str, ...] = ()
+    """The keys of its images."""
     templates: tuple[str, ...] = ()
+    """The keys of templates of these images."""
 
 
 @dataclass(frozen=True)
 class DatasetView:
-    """A version of a dataset: the image ``image`` with data from ``source``.
-
-    ``loaded``: bytes of SQL; ``tables``: each with ``database``, ``name``, ``engine``, and its
-    estimated ``rows`` and ``size`` in bytes; ``seconds``: how long it took; ``masked``: by rules;
-    ``used_by`` names templates and labs; ``steps``: what made it just now. ``state``: building,
-    ready, or removing: no new lab gets it. ``project``: of the service, whose data it has; empty:
-    for all. ``keep``: how many versions are kept, 0 for all. ``columns``: such as
-    ``shop.customers.mail varchar``, where one version was asked for. ``options``: of the servers
-    that loaded and masked it; ``accounts``: that came with it; ``definers``: of views, routines,
-    triggers and events, that are no account, so these fail with error 1449.
-    """
+    """A version of a dataset: an image with data."""
 
     name: str
     version: int
     state: str
+    """``building``, ``ready``, or ``removing``: no new lab gets it."""
     image: str
+    """The key of the image."""
     engine: str
     source: str
     size: int
     loaded: int
+    """Bytes of SQL."""
     tables: tuple[Mapping[str, str | int], ...]
+    """Each table with ``database``, ``name``, ``engine``, and its estimated ``rows`` and
+    ``size`` in bytes."""
     created_at: float
     seconds: float
+    """How long it took to create it."""
     masked: bool = False
+    """Whether masking rules were applied."""
     used_by: tuple[str, ...] = ()
+    """Templates and labs."""
     steps: tuple[Step, ...] = ()
+    """The steps of the command that returned this view."""
     project: str = ""
+    """The project of the service whose data it has; empty: for all projects."""
     blueprint: str = ""
     keep: int = 0
+    """How many versions are kept; 0: all."""
     columns: tuple[str, ...] = ()
+    """Columns such as ``shop.customers.mail varchar``, if one version was asked for."""
     options: tuple[str, ...] = ()
+    """Options of the servers that loaded and masked it."""
     accounts: tuple[str, ...] = ()
+    """Accounts that came with the data."""
     definers: tuple[str, ...] = ()
+    """Definers of views, routines, triggers and events that are no account, so these fail with
+    error 1449."""
 
     @property
     def at(self) -> str:
@@ -429,23 +438,21 @@ class PersonalColumn:
 
 @dataclass(frozen=True)
 class TemplateView:
-    """A template. ``state``: building, ready, broken; ``warm``: its RAM is restored.
-
-    ``why``: why it is broken, or why its RAM is no longer restored; else empty. ``image``: that of
-    its engine; ``memory``, ``cpus``, ``disk``: the size that was requested for a node; ``each``:
-    its nodes. ``source``: the snapshot of a lab in use that it was captured from, as
-    ``shop@loaded``; empty for one of a freshly formed cluster. ``options``: as ``Options.shown``.
-    """
+    """A template."""
 
     key: str
     blueprint: str
     image: str
+    """The key of its engine's image."""
     nodes: int
     memory: int
+    """Memory, processors and disk are the size that was requested for a node."""
     cpus: int
     disk: int | None
     state: str
+    """``building``, ``ready`` or ``broken``."""
     warm: bool
+    """Whether its RAM is restored."""
     size: int
     created_at: float
     used_at: float
@@ -453,9 +460,14 @@ class TemplateView:
     profile: str = ""
     use: Use = "current"
     why: str = ""
+    """Why it is broken, or why its RAM is no longer restored; else empty."""
     each: tuple[PlannedNode, ...] = ()
+    """The nodes, one by one."""
     source: str = ""
+    """The snapshot of a lab in use that it was captured from, as ``shop@loaded``; empty for one
+    of a freshly formed cluster."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of its labs, as ``Options.shown`` returns them."""
 
     @property
     def node_count(self) -> int:

@@ -37,29 +37,29 @@ PUBLISHED = ("sql", "ro")
 
 @dataclass(frozen=True)
 class Node:
-    """A node to be made.
-
-    ``services``: what it listens on for others than its peers; ``ports``: the ports of the host
-    that lead there, by the names of services, empty for a template's. ``address``: at which its SQL
-    port is published; ``host``: the name that is printed instead.
-    ``guest_address``: the guest's own address, where the hypervisor forwards no ports; ``address``
-    and ``host`` are the same then, and the ports are the guest's. Unless ``redirect``: that port at
-    ``address`` leads other machines to its SQL port. ``image``: the key of its image, empty if that
-    is not known.
-    """
+    """A node as it is planned, cloned and started."""
 
     owner: Owner
     name: str
     index: int
     role: str
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The ports of the host that lead to its services, by their names; empty for a template's."""
     address: str = LOOPBACK
+    """The address at which its SQL port is published."""
     host: str = LOOPBACK
+    """The name that is printed instead of ``address``."""
     guest_address: str = ""
+    """The guest's own address, if the hypervisor forwards no ports; ``address`` and ``host`` are
+    the same then, and the ports are the guest's."""
     redirect: int = 0
+    """The port at ``address`` that leads other machines to its SQL port, with ``guest_address``;
+    0 for none."""
     size: NodeSize = field(default_factory=NodeSize)
     image: str = ""
+    """The key of its image; empty if that is not known."""
     services: tuple[Service, ...] = SERVICES
+    """The services to which others than its peers connect."""
 
     @property
     def has_sql(self) -> bool:
