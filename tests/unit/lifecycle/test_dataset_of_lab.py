@@ -165,6 +165,6 @@ def test_it_is_killed(world: World) -> None:
 
     steps = {
         "storage.clone", "hypervisor.restore", "hypervisor.run", "hypervisor.stop",
-        "storage.receive", "storage.destroy", "state.commit",
+        "storage.write", "storage.destroy", "state.commit",
     }  # fmt: skip
     sweep(world, make_shop, lambda ctx: dataset.create(ctx, "crm", "lab:shop"), steps, again=again)
