@@ -57,8 +57,9 @@ OURS: dict[str, frozenset[str]] = {
     # in a guest: databases are checked, names of files are ours, engines' facts are those of an
     # image that was checked
     "lab/lifecycle/datasets/loader.py": frozenset(
-        {"*_plain(databases)", "apply", "name", "with_accounts", "engine.config_path",
-         "engine.service", "self._engine.config_path", "self._engine.service", "str(size)"}
+        {"*_plain(databases)", "*_plain(paths[at:at + _TABLES_AT_ONCE])", "apply", "name",
+         "with_accounts", "engine.config_path", "engine.service", "self._engine.config_path",
+         "self._engine.service", "str(size)"}
     ),
     "lab/lifecycle/node_access.py": frozenset(
         {"*_journal(ctx, name, node, source, lines)",

@@ -180,7 +180,7 @@ class Server:
     def export_tables(self, paths: Sequence[str]) -> None:
         """Copy tables of InnoDB there, ``database/table`` each; raises Refused, NotReady."""
         for at in range(0, len(paths), _TABLES_AT_ONCE):
-            self.run(_LOAD, "export", *paths[at : at + _TABLES_AT_ONCE])
+            self.run(_LOAD, "export", *_plain(paths[at : at + _TABLES_AT_ONCE]))
             self._until_ended(lambda _: None)
 
     def import_tables(self, copied: Callable[[int], None], size: int) -> None:
