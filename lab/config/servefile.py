@@ -75,13 +75,13 @@ class Serve:
     token_rate: Annotated[int, within(1)] = 120
     """How many jobs a token that is no administrator's may submit within a minute."""
     token_requests: Size = 16 * MIB
-    """The requests of the open jobs of such a token, together."""
+    """The total size of the requests of the open jobs of such a token."""
     project_snapshots: int = 200
     """Snapshots of a project whose token has no quota; 0: no limit."""
     dataset_size: Size = 20 * GIB
-    """The SQL of a dataset whose token is no administrator's; 0: no limit."""
+    """The SQL of a dataset of a token without the scope `admin`; 0: no limit."""
     dataset_time: Seconds = 7200.0
-    """How long a job of a token that is no administrator's may load a dataset; 0: no limit."""
+    """How long a job of such a token may load a dataset; 0: no limit."""
     project_templates: int = 8
     """Templates built for such a project; 0: no limit."""
     webhook: _Url = ""
