@@ -73,13 +73,13 @@ class Serve:
     token_jobs: Annotated[int, within(1)] = 100
     """How many jobs of a token may be open."""
     token_rate: Annotated[int, within(1)] = 120
-    """How many jobs a token that is no administrator's may submit within a minute."""
+    """How many jobs a token without the scope ``admin`` may submit within a minute."""
     token_requests: Size = 16 * MIB
     """The total size of the requests of the open jobs of such a token."""
     project_snapshots: int = 200
     """Snapshots of a project whose token has no quota; 0: no limit."""
     dataset_size: Size = 20 * GIB
-    """The SQL of a dataset of a token without the scope `admin`; 0: no limit."""
+    """The SQL of a dataset of a token without the scope ``admin``; 0: no limit."""
     dataset_time: Seconds = 7200.0
     """How long a job of such a token may load a dataset; 0: no limit."""
     project_templates: int = 8
