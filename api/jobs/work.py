@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lab.api.jobs import stored
-from lab.datasets.live import Selection
 from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
@@ -411,24 +410,7 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
     done = datasets.made_by(ctx, task.job.id) if task.again else None
     try:
         _same_lab(ctx, request)
-        made = done or datasets.create(
-            ctx,
-            request.name,
-            request.source,
-            plan=request.blueprint,
-            keep=request.keep,
-            selection=Selection(
-                request.tables, request.where, request.schema_only, request.defaults_file
-            ),
-            mask=request.mask,
-            sql=request.sql,
-            upload=upload,
-            warm=request.warm,
-            engine=request.engine,
-            settings=request.settings,
-            my_cnf=request.my_cnf,
-            force=request.force,
-        )
+        made = done or datasets.create(ctx, request, upload=upload)
     finally:
         if upload is not None:
             shutil.rmtree(upload.parent, ignore_errors=True)

@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from urllib.parse import urlencode
 
+import msgspec
 from websockets.exceptions import ConnectionClosed
 
 from lab.client.archives import PIECE, broken, heard
@@ -20,6 +21,9 @@ from lab.client.tunnel import open_socket
 from lab.errors import NotFound
 from lab.lifecycle.core.views import DatasetView, PersonalColumn, UploadView
 from lab.progress import Listener, ignore
+from lab.requests.datasets import CreateDataset
+
+_OF_SERVICE = ("upload", "lab_created_at")
 
 
 class Datasets:
@@ -96,23 +100,36 @@ class Datasets:
         administrators. If this raises, the job is cancelled and undone. Raises InvalidSpec,
         Forbidden, NotFound, Conflict, LimitReached, HostUnfit, NotReady after ``timeout`` seconds.
         """
-        more: dict[str, Any] = {
-            "keep": keep,
-            "mask": mask,
-            "sql": sql,
-            "tables": list(tables),
-            "where": list(where),
-            "schema_only": list(schema_only),
-            "defaults_file": defaults_file,
-            "warm": warm,
-            "engine": engine,
-            "settings": list(settings),
-            "my_cnf": my_cnf,
-            "force": force,
-            "shared": shared,
-        }
-        body = {"name": name, "source": source, "blueprint": blueprint}
-        body |= {key: value for key, value in more.items() if value}
+        asked = CreateDataset(
+            name=name,
+            source=source,
+            blueprint=blueprint,
+            keep=keep,
+            mask=mask,
+            sql=sql,
+            tables=tuple(tables),
+            where=tuple(where),
+            schema_only=tuple(schema_only),
+            defaults_file=defaults_file,
+            warm=warm,
+            engine=engine,
+            settings=tuple(settings),
+            my_cnf=my_cnf,
+            force=force,
+            shared=shared,
+        )
+        return self.send(asked, timeout=timeout, listener=listener)
+
+    def send(
+        self,
+        asked: CreateDataset,
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> DatasetView:
+        """``create`` by a request; its ``upload`` and ``lab_created_at`` are the service's."""
+        fields = msgspec.to_builtins(asked).items()
+        body = {name: value for name, value in fields if value and name not in _OF_SERVICE}
         return self._make(path_of("datasets"), body, timeout, listener)
 
     def refresh(

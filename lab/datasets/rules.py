@@ -40,6 +40,7 @@ from lab.datasets.columns import BINARIES, INTEGERS, TEXTS, Column
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, parse_all, text, within
 from lab.suggest import did_you_mean
+from lab.texts import read as read_file
 
 REALISTIC: Mapping[str, str] = {
     "email": "an address at example.com, example.net or example.org",
@@ -240,6 +241,12 @@ def parse(content: bytes, place: object) -> Rules:
             f"{place} has no rules", hint='write a table [tables."database.table"] for each table'
         )
     return rules
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of rules; raises InvalidSpec, also if it has something else."""
+    read(path)
+    return read_file(path, FILE_LIMIT)
 
 
 def read(path: Path) -> Rules:

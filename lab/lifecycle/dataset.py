@@ -8,15 +8,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from lab import texts
 from lab.blueprints import Blueprint, blueprint
 from lab.config.enginefile import dataset_families, family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
-from lab.datasets.live import Selection, require_server
-from lab.datasets.rules import FILE_LIMIT as RULES_LIMIT
+from lab.datasets.live import require_server
 from lab.datasets.rules import parse as parse_rules
-from lab.datasets.rules import read as read_rules
 from lab.datasets.rules import scan as scan_columns
 from lab.datasets.source import DumpFile, LabCapture, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
@@ -45,70 +42,59 @@ from lab.lifecycle.images.order import required
 from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
+from lab.requests.datasets import CreateDataset
 from lab.spec import NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 
-_ALL = Selection()
-
 
 def create(
     ctx: Context,
-    name: str,
-    text: str,
+    asked: CreateDataset,
     *,
-    plan: str = "galera",
     files: Sequence[Path] = (),
-    keep: int = 0,
-    rules: Path | None = None,
-    selection: Selection = _ALL,
-    mask: str = "",
-    sql: str = "",
     upload: Path | None = None,
-    warm: str = "",
-    engine: str = "",
-    force: bool = False,
-    settings: Sequence[str] = (),
-    my_cnf: str = "",
 ) -> DatasetView:
-    """Make the first version of a dataset from the source ``text``, and then of SQL ``files``.
+    """Make the first version of a dataset from its source, and then of SQL ``files`` of this host.
 
-    ``rules``: a file of masking rules, which is applied to all of it before anything is captured.
-    ``selection``: what of a live server is loaded; its password is in the environment or a file.
-    ``mask``, ``sql``: rules and further SQL as texts; ``upload``: the file of an Uploaded source.
-    ``warm``: queries, whose data labs have in memory.
-    ``engine``: a series of MariaDB, such as mariadb:10.11; empty: the default one.
-    ``force``: also a source that leaves no table. ``settings``, ``my_cnf``: options of the servers
-    that load and mask, as ``loading_options``.
-    Its engine is MariaDB, which labs of the blueprint ``plan`` must be able to use. Nothing is left
-    when it fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
+    ``upload``: the file of an Uploaded source. Its engine is MariaDB, which labs of the blueprint
+    must be able to use. Nothing is left when it fails. Raises InvalidSpec, Conflict if there is
+    such a dataset, HostUnfit, NotReady.
     """
+    name, plan = asked.name, asked.blueprint
     check_dataset_name(name)
-    source = sources.parse(text)
+    source = sources.parse(asked.source)
+    selection = asked.selection
     require_server(selection, source)
     if selection.defaults_file:
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
+    lab_project = ""
     if isinstance(source, LabCapture):
-        plan = _check_lab(
-            ctx, source, files, bool(rules or mask or sql or settings or my_cnf), engine
-        )
-    elif engine:
-        check_engine(plan, engine)
-    paths = tuple(str(Path(file).absolute()) for file in files)
-    text_of_rules = _rules_text(rules) if rules else check_rules(mask)
-    made = Provenance(text, plan, paths, keep, text_of_rules, selection, sql=sql)
-    loading_options(settings, my_cnf)
-    made = replace(made, engine=engine, settings=tuple(settings), my_cnf=my_cnf)
-    if warm:
-        made = replace(made, warm=queries.check(warm))
-    if isinstance(source, LabCapture):
-        made = replace(made, lab_project=record_of(ctx, source.lab).project)
-    project = ctx.origin.project
+        plan = _check_lab(ctx, source, asked, files)
+        lab_project = record_of(ctx, source.lab).project
+    elif asked.engine:
+        check_engine(plan, asked.engine)
+    loading_options(asked.settings, asked.my_cnf)
+    made = Provenance(
+        asked.source,
+        plan,
+        tuple(str(Path(file).absolute()) for file in files),
+        asked.keep,
+        check_rules(asked.mask),
+        selection,
+        sql=asked.sql,
+        engine=asked.engine,
+        settings=asked.settings,
+        my_cnf=asked.my_cnf,
+        warm=queries.check(asked.warm) if asked.warm else "",
+        lab_project=lab_project,
+    )
+    any_tables = asked.force or isinstance(source, LabCapture)
+    accept = anything if any_tables else has_tables(str(source))
     with _series(ctx, name):
-        check_free(ctx.store, name, project)
-        accept = anything if force or isinstance(source, LabCapture) else has_tables(str(source))
-        return _make(ctx, name, made, project, accept, upload)
+        check_free(ctx.store, name, ctx.origin.project)
+        return _make(ctx, name, made, ctx.origin.project, accept, upload)
 
 
 def check_free(store: Store, name: str, project: str) -> None:
@@ -261,13 +247,6 @@ def remove(ctx: Context, text: str, *, defer: bool = False) -> bool:
     return len(free) == len(wanted)
 
 
-def _rules_text(path: Path) -> str:
-    """The content of a file of rules; raises InvalidSpec."""
-    read_rules(path)
-    require_mimesis()
-    return texts.read(path, RULES_LIMIT)
-
-
 def check_rules(text: str) -> str:
     """``text`` if it is empty, or masking rules; raises InvalidSpec, HostUnfit without mimesis."""
     if text:
@@ -303,11 +282,11 @@ def check_engine(plan: str, engine: str) -> None:
 
 
 def _check_lab(
-    ctx: Context, source: LabCapture, files: Sequence[Path], changed: bool, engine: str
+    ctx: Context, source: LabCapture, asked: CreateDataset, files: Sequence[Path]
 ) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
-    if engine:
+    if asked.engine:
         raise InvalidSpec(
             f"{source}: the dataset gets the engine of the lab, {record.engine} "
             f"{record.engine_version}",
@@ -316,7 +295,7 @@ def _check_lab(
     if not family_of(record.engine).loads_datasets:
         loading = " or ".join(dataset_families())
         raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is {loading}")
-    if files or changed:
+    if files or asked.mask or asked.sql or asked.settings or asked.my_cnf:
         raise InvalidSpec(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
             " options",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import HostSession
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
-    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.lifecycle.core.views import (
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
 
@@ -383,41 +383,11 @@ class LocalSession:
                 self._context, kind, stream, resume=resume, warm_only=warm_only, ram=ram
             )
 
-    def create_dataset(
-        self,
-        name: str,
-        source: str,
-        *,
-        blueprint: str,
-        files: Sequence[Path],
-        keep: int,
-        rules: Path | None,
-        selection: Selection,
-        warm: Path | None,
-        engine: str,
-        force: bool = False,
-        settings: Sequence[str] = (),
-        my_cnf: str = "",
-    ) -> DatasetView:
+    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
         """See Session."""
-        from lab.datasets import queries
         from lab.lifecycle import dataset
 
-        return dataset.create(
-            self._context,
-            name,
-            source,
-            plan=blueprint,
-            files=files,
-            keep=keep,
-            rules=rules,
-            selection=selection,
-            warm=queries.read(warm) if warm else "",
-            engine=engine,
-            force=force,
-            settings=tuple(settings),
-            my_cnf=my_cnf,
-        )
+        return dataset.create(self._context, asked, files=files)
 
     def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """See Session."""

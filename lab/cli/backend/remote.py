@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
     from lab.client.client import Action
-    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         DatasetView,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -375,44 +375,16 @@ class RemoteSession:
         """See Session."""
         self._client.remove_template(key, listener=self._hear)
 
-    def create_dataset(
-        self,
-        name: str,
-        source: str,
-        *,
-        blueprint: str,
-        files: Sequence[Path],
-        keep: int,
-        rules: Path | None,
-        selection: Selection,
-        warm: Path | None,
-        engine: str,
-        force: bool = False,
-        settings: Sequence[str] = (),
-        my_cnf: str = "",
-    ) -> DatasetView:
+    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
         """See Session; a dump is sent from here, a server is reached from the service's host."""
-        from lab.cli.backend import remote_data
-        from lab.datasets import queries
+        import msgspec
 
-        return self._client.datasets.create(
-            name,
-            remote_data.source(self._client, source, self._hear),
-            blueprint=blueprint,
-            keep=keep,
-            mask=remote_data.text(rules) if rules else "",
-            sql=remote_data.joined(files),
-            tables=selection.tables,
-            where=selection.where,
-            schema_only=selection.schema_only,
-            defaults_file=selection.defaults_file,
-            warm=queries.read(warm) if warm else "",
-            engine=engine,
-            force=force,
-            settings=settings,
-            my_cnf=my_cnf,
-            listener=self._hear,
-        )
+        from lab.cli.backend import remote_data
+
+        remote_data.check_text("the masking rules", asked.mask)
+        source = remote_data.source(self._client, asked.source, self._hear)
+        sent = msgspec.structs.replace(asked, source=source, sql=remote_data.joined(files))
+        return self._client.datasets.send(sent, listener=self._hear)
 
     def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """See Session."""

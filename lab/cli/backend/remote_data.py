@@ -66,12 +66,17 @@ def text(path: Path) -> str:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidSpec(f"{path} is not UTF-8, which a service needs") from None
-    if len(content) > _TEXTS:
+    check_text(str(path), found)
+    return found
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise InvalidSpec if ``text`` is too large for a request."""
+    if (size := len(text.encode())) > _TEXTS:
         raise InvalidSpec(
-            f"{path} has {format_size(len(content))}, a service takes {format_size(_TEXTS)}",
+            f"{what}: {format_size(size)}, a service takes {format_size(_TEXTS)}",
             hint="run `lab dataset create` on the host of the labs",
         )
-    return found
 
 
 def joined(files: Sequence[Path]) -> str:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
-    from lab.datasets.live import Selection
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.views import (
         DatasetView,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         TemplateView,
     )
     from lab.observe.ways import NodeResults, Rows
+    from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
 
@@ -226,29 +226,8 @@ class Session(Protocol):
     def remove_template(self, key: str) -> None:
         """Remove a template."""
 
-    def create_dataset(
-        self,
-        name: str,
-        source: str,
-        *,
-        blueprint: str,
-        files: Sequence[Path],
-        keep: int,
-        rules: Path | None,
-        selection: Selection,
-        warm: Path | None,
-        engine: str,
-        force: bool = False,
-        settings: Sequence[str] = (),
-        my_cnf: str = "",
-    ) -> DatasetView:
-        """Load data into an image; ``files``: further SQL; ``keep``: versions, 0 for all.
-
-        ``rules``: a file of masking rules; ``selection``: what of a live server is loaded;
-        ``warm``: a file of queries; ``engine``: a series of MariaDB, empty: the default one;
-        ``force``: also a source that leaves no table; ``settings``, ``my_cnf``: options of the
-        servers that load and mask, and files of them.
-        """
+    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
+        """Load data into an image; ``files``: further SQL, after that of ``asked``."""
 
     def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """Make the next version of a dataset from the same source."""

@@ -171,35 +171,33 @@ def create(
     output: flags.Output = "table",
 ) -> None:
     """Load data into an image for labs with `--dataset`."""
-    from lab.datasets.live import Selection
+    from lab.datasets import queries, rules
     from lab.options import read_file
+    from lab.requests.datasets import CreateDataset
 
     app = app_of(ctx)
     how = parse_format(output)
-    selection = Selection(
-        tuple(tables.split(",")) if tables else (),
-        tuple(where or ()),
-        tuple(schema_only or ()),
-        str(defaults_file or ""),
-    )
     kept = flags.whole("--keep", keep) if keep else 0
     if keep and kept < 1:
         raise InvalidSpec("--keep: at least 1 version is kept")
+    asked = CreateDataset(
+        name=name,
+        source=source,
+        blueprint=blueprint,
+        keep=kept,
+        mask=rules.read_text(mask) if mask else "",
+        tables=tuple(tables.split(",")) if tables else (),
+        where=tuple(where or ()),
+        schema_only=tuple(schema_only or ()),
+        defaults_file=str(defaults_file or ""),
+        warm=queries.read(warm) if warm else "",
+        engine=engine,
+        force=force,
+        settings=tuple(settings or ()),
+        my_cnf="\n".join(read_file(str(path)) for path in my_cnf or ()),
+    )
     with app.open(doing="removing the unfinished dataset") as session:
-        view = session.create_dataset(
-            name,
-            source,
-            blueprint=blueprint,
-            files=sql or [],
-            keep=kept,
-            rules=mask,
-            selection=selection,
-            warm=warm,
-            engine=engine,
-            force=force,
-            settings=settings or (),
-            my_cnf="\n".join(read_file(str(path)) for path in my_cnf or ()),
-        )
+        view = session.create_dataset(asked, sql or [])
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 

@@ -46,6 +46,7 @@ from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
+from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.undo import Undo
 from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
@@ -327,9 +328,9 @@ class FakeSession:
         self._called("import_dataset", where, name, **options)
         return None if options["talk"] else dataset_view(name or "crm")
 
-    def create_dataset(self, name: str, source: str, **options: Any) -> DatasetView:
-        self._called("create_dataset", name, source, **options)
-        return dataset_view(name)
+    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
+        self._called("create_dataset", asked, files)
+        return dataset_view(asked.name)
 
     def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         self._called("refresh_dataset", name, **({"force": True} if force else {}))

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from lab.lifecycle import dataset
+from lab.requests.datasets import CreateDataset
 from tests import ROOT
 from tests.support.lifecycle_world import make_image
 from tests.support.serve_process import environment
@@ -148,7 +149,7 @@ def shop(here: Site, tmp_path: Path) -> Iterator[None]:
     dump.write_text("CREATE TABLE people (id INT PRIMARY KEY);\n")
     with here.service.core.contexts.use() as ctx:
         make_image(ctx)
-        dataset.create(ctx, "shop", str(dump))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     yield
     with here.service.core.contexts.use() as ctx:
         dataset.remove(ctx, "shop")

@@ -16,6 +16,7 @@ from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle import dataset
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.provenance import INFO
+from lab.requests.datasets import CreateDataset
 from lab.run import run
 from tests.support.lifecycle_world import World, make_image
 from tests.support.mariadb_server import NoServer, Server, client, server
@@ -326,10 +327,18 @@ def test_a_refresh_repeats_what_was_selected(
         f"[client]\npassword={ESCAPED}\n[mariadb-dump]\nskip-create-options\nno-create-db\n"
     )
     path.chmod(0o600)
-    chosen = Selection(("crm.people",), ("crm.people:id = 2",), (), str(path))
     with World(tmp_path / "home").open() as ctx:
         make_image(ctx)
-        dataset.create(ctx, "shop", dsn(live[1], "crm"), selection=chosen)
+        dataset.create(
+            ctx,
+            CreateDataset(
+                name="shop",
+                source=dsn(live[1], "crm"),
+                tables=("crm.people",),
+                where=("crm.people:id = 2",),
+                defaults_file=str(path),
+            ),
+        )
         view = dataset.refresh(ctx, "shop")
         assert (view.version, view.state) == (2, "ready")
         files = [one for one in (tmp_path / "home").rglob("*") if one.is_file()]

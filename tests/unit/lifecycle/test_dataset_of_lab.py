@@ -18,6 +18,7 @@ from lab.lifecycle.power import stop
 from lab.lifecycle.query import query
 from lab.lifecycle.up import up
 from lab.options import Options, Topology
+from lab.requests.datasets import CreateDataset
 from lab.schedule import ORIGIN
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, SPEC, World, named
@@ -60,7 +61,7 @@ def taken(ctx: Context) -> list[str]:
 
 
 def test_a_running_lab_becomes_a_dataset(ctx: Context) -> None:
-    made = dataset.create(ctx, "crm", "lab:shop")
+    made = dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     assert (made.name, made.version, made.state, made.source) == ("crm", 1, "ready", "lab:shop")
     assert taken(ctx) == [], "the one that was taken for it is gone"
     assert len(ctx.hypervisor.guests()) == SPEC.nodes
@@ -79,7 +80,7 @@ def test_a_snapshot_becomes_one(ctx: Context) -> None:
     """The lab has changed since; a refresh has the snapshot again, and that may be removed."""
     snapshot.take(ctx, "shop", "loaded")
     add(ctx, 2)
-    dataset.create(ctx, "crm", "lab:shop@loaded")
+    dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@loaded"))
     assert dataset.refresh(ctx, "crm").version == 2
     snapshot.remove(ctx, "shop", taken(ctx))
     up(ctx, replace(SPEC, dataset="crm", name="a"))
@@ -88,11 +89,11 @@ def test_a_snapshot_becomes_one(ctx: Context) -> None:
 
 def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
     """How a dataset is changed: a branch, statements, and a dataset of that."""
-    dataset.create(ctx, "crm", "lab:shop")
+    dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     up(ctx, replace(SPEC, dataset="crm", name="a"))
     branch(ctx, "a", "b", timeout=20.0)
     query(ctx, "b", "n1", "INSERT INTO people VALUES (7)")
-    made = dataset.create(ctx, "next", "lab:b")
+    made = dataset.create(ctx, CreateDataset(name="next", source="lab:b"))
     for lab in ("b", "a", "shop"):
         down(ctx, lab)
     for record in ctx.store.templates.all():
@@ -104,16 +105,18 @@ def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
 
 def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
-        dataset.create(ctx, "crm", "lab:other")
+        dataset.create(ctx, CreateDataset(name="crm", source="lab:other"))
     with pytest.raises(InvalidSpec, match="neither masked nor with further SQL"):
-        dataset.create(ctx, "crm", "lab:shop", files=[tmp_path / "x.sql"])
+        dataset.create(
+            ctx, CreateDataset(name="crm", source="lab:shop"), files=[tmp_path / "x.sql"]
+        )
     snapshot.take(ctx, "shop", "cold", disks_only=True)
     with pytest.raises(InvalidSpec, match="no RAM") as caught:
-        dataset.create(ctx, "crm", "lab:shop@cold")
+        dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@cold"))
     assert "lab start shop" in caught.value.hint
     stop(ctx, "shop")
     with pytest.raises(InvalidSpec, match="RAM"):
-        dataset.create(ctx, "crm", "lab:shop")
+        dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     assert dataset.datasets(ctx) == []
     assert [label.partition(".")[0] for label in taken(ctx)] == ["cold"]
 
@@ -125,7 +128,7 @@ def test_a_lab_that_replicates_becomes_one(world: World, topology: Topology) -> 
         up(ctx, replace(spec, name="shop"))
         query(ctx, "shop", "n1", "CREATE TABLE people (id INT PRIMARY KEY)")
         add(ctx, 1)
-        made = dataset.create(ctx, "crm", "lab:shop")
+        made = dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
         assert (made.state, made.blueprint) == ("ready", "replication")
         assert taken(ctx) == []
         down(ctx, "shop")
@@ -140,13 +143,13 @@ def test_a_fan_in_becomes_none(world: World) -> None:
     with world.open() as ctx:
         up(ctx, replace(spec, name="shop"))
         with pytest.raises(InvalidSpec, match="shop is a fan-in") as caught:
-            dataset.create(ctx, "crm", "lab:shop")
+            dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
         assert "n3" in caught.value.hint
         assert (dataset.datasets(ctx), taken(ctx)) == ([], [])
 
 
 def test_a_refresh_from_another_lab_of_that_name(ctx: Context) -> None:
-    dataset.create(ctx, "crm", "lab:shop")
+    dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     down(ctx, "shop")
     up(ctx, LabSpec("replication", name="shop", size=SIZE, options=Options(topology="fan-in")))
     with pytest.raises(InvalidSpec, match="shop is a fan-in"):
@@ -167,4 +170,10 @@ def test_it_is_killed(world: World) -> None:
         "storage.clone", "hypervisor.restore", "hypervisor.run", "hypervisor.stop",
         "storage.write", "storage.destroy", "state.commit",
     }  # fmt: skip
-    sweep(world, make_shop, lambda ctx: dataset.create(ctx, "crm", "lab:shop"), steps, again=again)
+    sweep(
+        world,
+        make_shop,
+        lambda ctx: dataset.create(ctx, CreateDataset(name="crm", source="lab:shop")),
+        steps,
+        again=again,
+    )

@@ -19,6 +19,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import physical
 from lab.lifecycle.gc import gc
 from lab.lifecycle.up import up
+from lab.requests.datasets import CreateDataset
 from tests.support.backups import chunk, files, stream, write
 from tests.support.lifecycle_world import SPEC, Counter, World, make_image, raising
 from tests.unit.lifecycle.test_datasets import names
@@ -54,7 +55,7 @@ def streamed(path: Path, data: bytes) -> Path:
 
 
 def test_a_lab_begins_with_a_directory(ctx: Context, backup: Path) -> None:
-    made = dataset.create(ctx, "shop", str(backup))
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(backup)))
     assert (made.version, made.state, made.source) == (1, "ready", str(backup))
     assert made.loaded > sum(map(len, files(DATA).values()))
     view = up(ctx, replace(OF_SHOP, name="a"))
@@ -76,7 +77,7 @@ def test_streams_and_further_sql(ctx: Context, tmp_path: Path, name: str, packed
     data, more = stream(files(DATA, prepared=True)), tmp_path / "more.sql"
     path = streamed(tmp_path / name, gzip.compress(data) if packed else data)
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
-    dataset.create(ctx, "shop", str(path), files=[more])
+    dataset.create(ctx, CreateDataset(name="shop", source=str(path)), files=[more])
     up(ctx, replace(OF_SHOP, name="a"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
@@ -85,7 +86,7 @@ def test_sql_that_is_wrong_is_named(ctx: Context, world: World, backup: Path) ->
     before, more = world.there(), backup.parent / "more.sql"
     more.write_text("DELETE FROM people WHERE id = 1;\nDELETE FROM persons;\n")
     with pytest.raises(InvalidSpec, match=r"more\.sql: statement 2, at line 2"):
-        dataset.create(ctx, "shop", str(backup), files=[more])
+        dataset.create(ctx, CreateDataset(name="shop", source=str(backup)), files=[more])
     assert world.there() == before
 
 
@@ -110,7 +111,7 @@ def test_what_does_not_fit_is_refused_before_a_guest_boots(
     with world.open(heard.append) as ctx:
         for source in (str(path), str(write(tmp_path / "full", content))):
             with pytest.raises(InvalidSpec, match=said) as failure:
-                dataset.create(ctx, "shop", source)
+                dataset.create(ctx, CreateDataset(name="shop", source=source))
             assert failure.value.hint
     assert "hypervisor.start" not in heard
     assert "storage.import_raw" not in heard
@@ -138,7 +139,7 @@ def test_the_words_of_what_refuses_it(
     before = world.there()
     path = write(tmp_path / "full", files(tablespace))
     with pytest.raises(InvalidSpec, match=said) as failure:
-        dataset.create(ctx, "shop", str(path))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(path)))
     assert len(failure.value.details) == 1, "no notes"
     assert details[0] in failure.value.details[0]
     assert world.there() == before
@@ -148,7 +149,7 @@ def test_standard_input_is_sql(ctx: Context, monkeypatch: pytest.MonkeyPatch) ->
     """A stream that is piped is named, instead of being read as a statement of gigabytes."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stream(files(DATA)))))
     with pytest.raises(InvalidSpec, match="standard input is a stream of mbstream") as failure:
-        dataset.create(ctx, "shop", "-")
+        dataset.create(ctx, CreateDataset(name="shop", source="-"))
     assert "shop.xb" in failure.value.hint
 
 
@@ -165,7 +166,7 @@ def test_a_stream_that_is_damaged_or_cut(ctx: Context, world: World, tmp_path: P
     ):
         streamed(path, data)
         with pytest.raises(InvalidSpec, match=said):
-            dataset.create(ctx, "shop", str(path))
+            dataset.create(ctx, CreateDataset(name="shop", source=str(path)))
     assert world.there() == before
 
 
@@ -191,7 +192,7 @@ def test_a_small_host_is_told_first(tmp_path: Path, backup: Path) -> None:
     with World(tmp_path / "home", capacity=3 << 30).open() as ctx:
         make_image(ctx)
         with pytest.raises(HostUnfit, match=r"the dataset needs 3\.3G of disk"):
-            dataset.create(ctx, "shop", str(backup))
+            dataset.create(ctx, CreateDataset(name="shop", source=str(backup)))
 
 
 @pytest.mark.rare
@@ -206,7 +207,7 @@ def test_it_is_killed(world: World, backup: Path) -> None:
     sweep(
         world,
         make_image,
-        lambda ctx: dataset.create(ctx, "shop", str(backup)),
+        lambda ctx: dataset.create(ctx, CreateDataset(name="shop", source=str(backup))),
         steps,
         again=remove_datasets,
     )
@@ -226,7 +227,7 @@ def test_it_fails(world: World, backup: Path, error: BaseException) -> None:
         hook = Counter(step, raising(error))
         with world.open(hook) as ctx:
             try:
-                dataset.create(ctx, "shop", str(backup), files=[more])
+                dataset.create(ctx, CreateDataset(name="shop", source=str(backup)), files=[more])
                 dataset.remove(ctx, "shop")
             except (LabError, KeyboardInterrupt):
                 pass

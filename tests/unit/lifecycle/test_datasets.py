@@ -31,6 +31,7 @@ from lab.lifecycle.preview import preview
 from lab.lifecycle.start import start
 from lab.lifecycle.up import up
 from lab.progress import Event
+from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, Counter, World, make_image, named, raising
@@ -78,7 +79,7 @@ def names(ctx: Context, lab: str) -> list[object]:
 
 
 def test_a_lab_begins_with_the_data(ctx: Context, dump: Path) -> None:
-    made = dataset.create(ctx, "shop", str(dump))
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     assert (made.name, made.version, made.state) == ("shop", 1, "ready")
     assert made.source == str(dump)
     view = up(ctx, replace(OF_SHOP, name="a"))
@@ -94,7 +95,7 @@ def test_a_lab_begins_with_the_data(ctx: Context, dump: Path) -> None:
 
 def test_nothing_of_the_loader_stays(ctx: Context, dump: Path) -> None:
     """Protects the next load and the nodes: no guest, spool, dump, seed or file of its boot."""
-    made = dataset.create(ctx, "shop", str(dump))
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     assert ctx.hypervisor.guests() == {}
     assert {v.name.volume for v in ctx.storage.volumes()} == {"os"}
     assert list(ctx.home.builds.iterdir()) == []
@@ -108,7 +109,7 @@ def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
     packed, more = tmp_path / "shop.sql.gz", tmp_path / "more.sql"
     packed.write_bytes(gzip.compress(DUMP))
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
-    dataset.create(ctx, "shop", str(packed), files=[more])
+    dataset.create(ctx, CreateDataset(name="shop", source=str(packed)), files=[more])
     up(ctx, replace(OF_SHOP, name="a"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
@@ -119,18 +120,20 @@ def test_an_empty_source_is_no_dataset(ctx: Context, tmp_path: Path, content: by
     path = tmp_path / ("shop.sql.gz" if content[:1] == b"\x1f" else "shop.sql")
     path.write_bytes(content)
     with pytest.raises(InvalidSpec, match="is empty: it has no statement") as error:
-        dataset.create(ctx, "shop", str(path))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(path)))
     assert "--force" in (error.value.hint or "")
     assert dataset.datasets(ctx) == []
     path.write_bytes(b"CREATE DATABASE crm;" if path.suffix == ".sql" else content)
-    assert dataset.create(ctx, "shop", str(path), force=True).tables == ()
+    assert (
+        dataset.create(ctx, CreateDataset(name="shop", source=str(path), force=True)).tables == ()
+    )
 
 
 def test_a_source_without_tables_is_no_dataset(ctx: Context, tmp_path: Path) -> None:
     path = tmp_path / "shop.sql"
     path.write_text("CREATE DATABASE crm;")
     with pytest.raises(InvalidSpec, match="nothing was loaded: the server has no table"):
-        dataset.create(ctx, "shop", str(path))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(path)))
     assert dataset.datasets(ctx) == []
 
 
@@ -152,7 +155,7 @@ def test_a_source_that_lost_data_replaces_nothing(
     if len(lines) > 1:
         dump.write_bytes(DUMP.replace(b"LOCK", b"CREATE TABLE a (id INT); CREATE TABLE b (id INT);"
                                       b" LOCK", 1))  # fmt: skip
-    dataset.create(ctx, "shop", str(dump), keep=1)
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump), keep=1))
     dump.write_bytes(content)
     with pytest.raises(Conflict if lines else InvalidSpec) as error:
         dataset.refresh(ctx, "shop")
@@ -178,25 +181,33 @@ def test_what_is_known_while_it_is_loaded(ctx: Context, dump: Path) -> None:
             seen.extend(dataset.datasets(ctx))
 
     ctx.progress.listener = hear
-    dataset.create(ctx, "shop", str(dump), settings=["sql_mode=ANSI"])
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump), settings=("sql_mode=ANSI",)))
     [view] = seen
     assert (view.state, view.source, view.options) == ("building", str(dump), ("sql_mode=ANSI",))
 
 
 def test_options_of_the_servers_that_load(ctx: Context, dump: Path) -> None:
     """They are those of every version; what is no option is refused before anything is made."""
-    made = dataset.create(ctx, "shop", str(dump), settings=["sql_mode=ANSI"], my_cnf="[mysqld]\n")
+    made = dataset.create(
+        ctx,
+        CreateDataset(
+            name="shop", source=str(dump), settings=("sql_mode=ANSI",), my_cnf="[mysqld]\n"
+        ),
+    )
     assert made.options == ("sql_mode=ANSI", "an option file")
     assert dataset.refresh(ctx, "shop").options == made.options
     with pytest.raises(InvalidSpec, match="is not an option of a server"):
-        dataset.create(ctx, "other", str(dump), settings=["no option"])
+        dataset.create(ctx, CreateDataset(name="other", source=str(dump), settings=("no option",)))
 
 
 def test_queries_say_what_is_in_memory(
     ctx: Context, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protects the first requests to a lab, and the creation from queries that do not work."""
-    made = dataset.create(ctx, "shop", str(dump), warm="USE shop;\nSELECT name\nFROM people;\n")
+    made = dataset.create(
+        ctx,
+        CreateDataset(name="shop", source=str(dump), warm="USE shop;\nSELECT name\nFROM people;\n"),
+    )
     executed: list[tuple[str, str]] = []
     usual = ctx.hypervisor.execute  # type: ignore[attr-defined]
 
@@ -213,16 +224,20 @@ def test_queries_say_what_is_in_memory(
     up(ctx, replace(OF_SHOP, name="b"))
     assert [s for _, s in executed if s == "SELECT name\nFROM people"]
     with pytest.raises(InvalidSpec, match="statement 1, at line 1: the server refused") as refused:
-        dataset.create(ctx, "other", str(dump), warm="SELECT shoe FROM people")
+        dataset.create(
+            ctx, CreateDataset(name="other", source=str(dump), warm="SELECT shoe FROM people")
+        )
     assert "ERROR" in refused.value.details[0]
     with pytest.raises(InvalidSpec, match="does not only read"):
-        dataset.create(ctx, "other", str(dump), warm="DELETE FROM people")
+        dataset.create(
+            ctx, CreateDataset(name="other", source=str(dump), warm="DELETE FROM people")
+        )
     assert [view.name for view in dataset.datasets(ctx)] == ["shop", "shop"]
 
 
 def test_standard_input(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(DUMP)))
-    dataset.create(ctx, "shop", "-")
+    dataset.create(ctx, CreateDataset(name="shop", source="-"))
     up(ctx, replace(OF_SHOP, name="a"))
     assert len(names(ctx, "a")[0]) == 2  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec, match="cannot be read again"):
@@ -231,9 +246,9 @@ def test_standard_input(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_versions(ctx: Context, dump: Path) -> None:
     """Versions are immutable; a lab keeps its own, the next one is of the latest."""
-    first = dataset.create(ctx, "my-shop", str(dump))
+    first = dataset.create(ctx, CreateDataset(name="my-shop", source=str(dump)))
     with pytest.raises(Conflict, match=r"exists: its latest version is 1"):
-        dataset.create(ctx, "my-shop", str(dump))
+        dataset.create(ctx, CreateDataset(name="my-shop", source=str(dump)))
     up(ctx, named("old", dataset="my-shop"))
     dump.write_bytes(DUMP.replace(b"Grace", b"Katherine"))
     second = dataset.refresh(ctx, "my-shop")
@@ -255,7 +270,7 @@ def test_versions(ctx: Context, dump: Path) -> None:
 
 def test_the_same_lab_is_known_again(ctx: Context, dump: Path) -> None:
     """Protects `--exist-ok` of CI jobs: a lab of another version is another configuration."""
-    dataset.create(ctx, "shop", str(dump))
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     spec = replace(OF_SHOP, name="ci")
     made = up(ctx, spec)
     assert ensure(ctx, spec).name == made.name
@@ -265,7 +280,7 @@ def test_the_same_lab_is_known_again(ctx: Context, dump: Path) -> None:
 
 
 def test_versions_beyond_those_to_keep_go(ctx: Context, dump: Path) -> None:
-    dataset.create(ctx, "shop", str(dump), keep=2)
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump), keep=2))
     up(ctx, replace(OF_SHOP, name="a"))
     for _ in range(3):
         dataset.refresh(ctx, "shop")
@@ -276,7 +291,7 @@ def test_versions_beyond_those_to_keep_go(ctx: Context, dump: Path) -> None:
 
 
 def test_removal(ctx: Context, dump: Path) -> None:
-    made = dataset.create(ctx, "shop", str(dump))
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     dataset.refresh(ctx, "shop")
     up(ctx, named("a", dataset="shop@1"))
     with pytest.raises(Conflict, match=r"shop@1 is used by the lab a"):
@@ -303,7 +318,7 @@ def test_removal(ctx: Context, dump: Path) -> None:
 
 def test_a_removed_version_goes_with_its_last_lab(ctx: Context, dump: Path) -> None:
     """Protects labs that run, and the disk: nobody has to come back and remove it."""
-    made = dataset.create(ctx, "shop", str(dump))
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     dataset.refresh(ctx, "shop")
     for name in ("a", "b"):
         up(ctx, named(name, dataset="shop@1"))
@@ -326,7 +341,7 @@ def test_a_removed_version_goes_with_its_last_lab(ctx: Context, dump: Path) -> N
 
 def test_gc_removes_what_waited_for_a_lab(ctx: Context, dump: Path) -> None:
     """Protects the disk where a lab ended by its lease, not by `lab down`."""
-    dataset.create(ctx, "shop", str(dump))
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     up(ctx, named("a", dataset="shop"))
     dataset.remove(ctx, "shop", defer=True)
     ctx.store.labs.update("a", expires_at=1.0)
@@ -337,15 +352,15 @@ def test_gc_removes_what_waited_for_a_lab(ctx: Context, dump: Path) -> None:
 def test_projects_of_the_service(ctx: Context, dump: Path) -> None:
     """Protects data: a name, a secret and a lab of another project are never taken over."""
     theirs = replace(ctx, origin=Origin(project="a", job="1"))
-    made = dataset.create(theirs, "shop", str(dump))
+    made = dataset.create(theirs, CreateDataset(name="shop", source=str(dump)))
     again = dataset.made_by(ctx, "1")
     assert again is not None
     assert (made.project, again.at) == ("a", "shop@1")
     for other in (ctx, replace(ctx, origin=Origin(project="b", job="2"))):
         with pytest.raises(Conflict, match="is taken"):
-            dataset.create(other, "shop", str(dump))
+            dataset.create(other, CreateDataset(name="shop", source=str(dump)))
     up(theirs, named("lab-of-a"))
-    dataset.create(theirs, "crm", "lab:lab-of-a")
+    dataset.create(theirs, CreateDataset(name="crm", source="lab:lab-of-a"))
     down(ctx, "lab-of-a")
     up(replace(ctx, origin=Origin(project="b")), named("lab-of-a"))
     with pytest.raises(NotFound, match="is gone"):
@@ -356,7 +371,10 @@ def test_projects_of_the_service(ctx: Context, dump: Path) -> None:
             raise LimitReached("the dataset has more than 1M of SQL")
 
     with pytest.raises(LimitReached, match="more than 1M of SQL"):
-        dataset.create(replace(ctx, data=within), "big", "generate:sysbench?tables=1&rows=9000")
+        dataset.create(
+            replace(ctx, data=within),
+            CreateDataset(name="big", source="generate:sysbench?tables=1&rows=9000"),
+        )
 
 
 def test_unpacking_leaves_space_free(ctx: Context) -> None:
@@ -371,7 +389,7 @@ def test_unpacking_leaves_space_free(ctx: Context) -> None:
 
 def test_lists_read_no_columns(ctx: Context, dump: Path) -> None:
     """Protects the memory of whoever lists datasets: a guest says how many columns there are."""
-    dataset.create(ctx, "shop", str(dump))
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     record = image.version_named(ctx, "shop")
     made = read_provenance(ctx, record)
     write_provenance(ctx, record.key, replace(made, columns=(Column("shop", "t", "c", "int"),)))
@@ -395,8 +413,9 @@ def test_columns_are_limited() -> None:
 
 def test_an_upload(ctx: Context, dump: Path) -> None:
     """Protects clients of the service: messages have the name that they know."""
-    made = dataset.create(ctx, "shop", "upload:mine.sql", upload=dump,
-                          sql="INSERT INTO people VALUES (3, 'Edith');")  # fmt: skip
+    sql = "INSERT INTO people VALUES (3, 'Edith');"
+    asked = CreateDataset(name="shop", source="upload:mine.sql", sql=sql)
+    made = dataset.create(ctx, asked, upload=dump)
     assert made.source == "upload:mine.sql"
     up(ctx, replace(OF_SHOP, name="a"))
     assert len(names(ctx, "a")[0]) == 3  # type: ignore[arg-type]
@@ -405,9 +424,9 @@ def test_an_upload(ctx: Context, dump: Path) -> None:
         dataset.refresh(ctx, "shop")
     dump.write_bytes(DUMP.replace(b"INTO people", b"INTO persons"))
     with pytest.raises(InvalidSpec, match=r"^upload:mine.sql: statement 4"):
-        dataset.create(ctx, "other", "upload:mine.sql", upload=dump)
+        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"), upload=dump)
     with pytest.raises(InvalidSpec, match="not there any more"):
-        dataset.create(ctx, "other", "upload:mine.sql")
+        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"))
 
 
 @pytest.mark.parametrize(
@@ -430,15 +449,15 @@ def test_a_dump_that_is_wrong(
     before = world.there()
     dump.write_bytes(content)
     with pytest.raises(InvalidSpec, match=said):
-        dataset.create(ctx, "shop", str(dump))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     assert world.there() == before
 
 
 def test_a_source_that_is_not_there(ctx: Context, tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="there is no file"):
-        dataset.create(ctx, "shop", str(tmp_path / "none.sql"))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(tmp_path / "none.sql")))
     with pytest.raises(InvalidSpec, match="not a valid name"):
-        dataset.create(ctx, "Shop", "-")
+        dataset.create(ctx, CreateDataset(name="Shop", source="-"))
     with pytest.raises(InvalidSpec, match="an engine and an image of its own"):
         LabSpec("galera", dataset="shop", engine="mariadb")
 
@@ -448,7 +467,7 @@ def test_a_small_host_is_told_first(tmp_path: Path, dump: Path) -> None:
     with World(tmp_path / "home", capacity=512 << 20).open() as ctx:
         make_image(ctx)
         with pytest.raises(HostUnfit, match=r"the dataset needs .* of disk"):
-            dataset.create(ctx, "shop", str(dump))
+            dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
 
 
 def test_progress_tells_how_far_it_is(world: World, dump: Path) -> None:
@@ -456,7 +475,7 @@ def test_progress_tells_how_far_it_is(world: World, dump: Path) -> None:
     with world.open() as ctx:
         make_image(ctx)
         ctx.progress.listener = heard.append
-        dataset.create(ctx, "shop", str(dump))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     far = [event.text for event in heard if event.state == "update"]
     assert far
     assert any(" of 1M" in text for text in far)
@@ -471,7 +490,9 @@ def test_two_creations_of_one_name(world: World, dump: Path) -> None:
     def one() -> None:
         with world.open() as ctx:
             try:
-                outcomes.append(dataset.create(ctx, "shop", str(dump)).at)
+                outcomes.append(
+                    dataset.create(ctx, CreateDataset(name="shop", source=str(dump))).at
+                )
             except LabError as error:
                 outcomes.append(type(error).__name__)
 
@@ -498,7 +519,7 @@ def test_it_is_killed(world: World, dump: Path) -> None:
     sweep(
         world,
         make_image,
-        lambda ctx: dataset.create(ctx, "shop", str(dump)),
+        lambda ctx: dataset.create(ctx, CreateDataset(name="shop", source=str(dump))),
         steps,
         again=remove_datasets,
     )
@@ -515,7 +536,7 @@ def test_it_fails(world: World, dump: Path, error: BaseException) -> None:
         hook = Counter(step, raising(error))
         with world.open(hook) as ctx:
             try:
-                dataset.create(ctx, "shop", str(dump))
+                dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
                 dataset.remove(ctx, "shop")
             except (LabError, KeyboardInterrupt):
                 pass
@@ -532,5 +553,5 @@ def test_it_fails(world: World, dump: Path, error: BaseException) -> None:
 
 def test_its_template_is_its_own(ctx: Context, dump: Path) -> None:
     template.build(ctx, SPEC)
-    dataset.create(ctx, "shop", str(dump))
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     assert template.build(ctx, OF_SHOP).key != template.build(ctx, SPEC).key

@@ -18,6 +18,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.gc import gc
 from lab.lifecycle.up import up
 from lab.names import Owner
+from lab.requests.datasets import CreateDataset
 from tests.support.exchange_world import Side, rewritten
 from tests.support.lifecycle_world import SPEC, nothing
 from tests.unit.lifecycle.test_exchange_killed import IMPORTING
@@ -36,7 +37,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Side:
     dump = side.root / "telling-name.sql"
     dump.write_text(DUMP)
     with side.open() as ctx:
-        dataset.create(ctx, "shop", str(dump), warm="SELECT name FROM people;\n", keep=3)
+        dataset.create(
+            ctx,
+            CreateDataset(name="shop", source=str(dump), warm="SELECT name FROM people;\n", keep=3),
+        )
     return side
 
 
@@ -113,7 +117,7 @@ def test_a_version_with_other_data_is_not_replaced(
     dump = tmp_path / "other.sql"
     dump.write_text(DUMP.replace("Ada", "Grace"))
     with there.open() as ctx:
-        dataset.create(ctx, "shop", str(dump))
+        dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     with pytest.raises(Conflict, match="a dataset shop@1 with different data") as refused:
         there.imported("dataset", archive)
     assert "--name" in refused.value.hint
