@@ -258,7 +258,7 @@ class Site:
         found = [f"guest {name}" for name in self.guests()]
         found += [f"port {port}" for port in listening() if port in self.ports]
         found += [f"log {path}" for path in logs_of(f"*-{self.token}*")]
-        found += [f"process {pid}: {line}" for pid, line in self.processes()]
+        found += [f"process {pid}: {line[:160]}" for pid, line in self.processes()]
         found += [f"file {path.relative_to(self.root)}" for path in self._files()]
         found += [f"row {row}" for row in self._rows()]
         return found
@@ -301,7 +301,7 @@ class Site:
             except OSError:
                 continue
             if f"{self.root}/" in line:
-                found.append((int(directory.name), line[:160]))
+                found.append((int(directory.name), line))
         return found
 
     def qemu(self, guest: str) -> int:
