@@ -19,8 +19,8 @@ NODE_STATES: Mapping[NodeState, str] = {
     "running": "its guest was not queried: the lab is being created, or its creation failed",
     "paused": "its guest is paused",
     "stopped": "it has no guest",
-    "unknown": "not observed within the last 30 s, or never; or it and the hypervisor are silent;"
-    " or it answers, but a node on which a requirement depends does not",
+    "unknown": "never observed, or not within the last 30 s; or neither it nor the hypervisor"
+    " answers; or it answers, but a node on which a requirement depends does not",
 }
 """The states of a node, and their meanings."""
 
@@ -39,8 +39,8 @@ LAB_STATES: Mapping[LabState, str] = {
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",
     "removing": "a command is removing it, or was interrupted",
     "pooled": "ready, and in a warm pool of the service",
-    "unknown": "its nodes were not observed within the last 30 s, or never; or one is `unknown`,"
-    " and no other is known not to be ready",
+    "unknown": "its nodes were never observed, or not within the last 30 s; or one of them is"
+    " `unknown`, and no other is known to be unready",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
 """The states of a lab, and their meanings."""

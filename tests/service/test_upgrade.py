@@ -1,8 +1,8 @@
-"""A home that an earlier version made works with this one: labs, templates, the service's jobs.
+"""A home that an earlier version made works with this one: labs, datasets, the service's jobs.
 
-``data/home-0010.tar.xz`` was made by the version before the database's schema 0011, on the fakes: a
-lab of three nodes that runs, with a snapshot; one that is stopped; their templates and image; and a
-service that was killed in the middle of creating labs.
+``data/home-0021.tar.xz`` was made by the version before one migration made all tables (schema
+0021), on the fakes: a lab of three nodes that runs, with a snapshot; one that is stopped; a
+dataset; their templates and images; and a service that was killed in the middle of creating labs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lab.paths import Home
 from lab.wait import Deadline
 from tests.support.serve_process import environment, serving
 
-ARCHIVE = Path(__file__).parent / "data" / "home-0010.tar.xz"
+ARCHIVE = Path(__file__).parent / "data" / "home-0021.tar.xz"
 ROOT = Path("/tmp/lab-upgrade")
 """Where it was made: templates are bound to the path of their home."""
 
@@ -130,13 +130,15 @@ def labs_and_templates(env: dict[str, str]) -> None:
     lab(env, "rollback", "shop")
     templates = listed(env, "template", "ls")
     # The key of an image has the builder's source in it, which may have changed since.
-    (image,) = listed(env, "image", "ls")
+    (image,) = (key for key in listed(env, "image", "ls") if "-crm." not in key)
     wanted = ("galera", "--nodes", "3", "--image", image, "--name", "new")
     new = json.loads(lab(env, "up", *wanted, "-o", "json"))
     assert new["started"] == "warm"
     assert listed(env, "template", "ls").keys() == templates.keys(), "no template is formed again"
-    lab(env, "down", "shop", "rested", "new")
-    assert not {"shop", "rested", "new"} & listed(env, "ls").keys()
+    assert listed(env, "dataset", "ls")["crm"]["tables"]
+    lab(env, "up", "galera", "--nodes", "1", "--dataset", "crm", "--name", "filled")
+    lab(env, "down", "shop", "rested", "new", "filled")
+    assert not {"shop", "rested", "new", "filled"} & listed(env, "ls").keys()
 
 
 def jobs(env: dict[str, str]) -> None:

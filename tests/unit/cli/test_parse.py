@@ -482,5 +482,5 @@ def test_what_is_selected_of_a_live_server() -> None:
     argv = ["dataset", "create", "shop", "--from", "mysql://me@db/a", *words.split()]
     assert main(argv, lifecycle=world) == 0
     chosen = Selection(("a.t", "a.u"), ("a.t:x=1", "a.u:y"), ("b.c",), "f")
-    asked, _, _ = world.called("create_dataset")
+    asked, _ = world.called("create_dataset")
     assert (asked.name, asked.source, asked.selection) == ("shop", "mysql://me@db/a", chosen)
