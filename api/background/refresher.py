@@ -13,8 +13,8 @@ from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LabError
-from lab.lifecycle import dataset
-from lab.lifecycle.datasets.provenance import read_provenance
+from lab.lifecycle.datasets import dataset
+from lab.lifecycle.images.provenance import read_provenance
 from lab.requests.datasets import RefreshDataset
 from lab.state.service import JobKind
 

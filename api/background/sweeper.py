@@ -16,7 +16,8 @@ from lab.api.jobs.stored import concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
-from lab.lifecycle import gc, snapshot
+from lab.lifecycle.host import gc
+from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.requests.labs import ExpireLab
 from lab.requests.snapshots import TakeSnapshot

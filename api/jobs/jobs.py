@@ -36,8 +36,8 @@ from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_b
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotReady
-from lab.lifecycle import power
 from lab.lifecycle.datasets.load import loader_size
+from lab.lifecycle.nodes.inspect import running_nodes
 from lab.progress import Event
 from lab.requests.datasets import CreateDataset, RefreshDataset
 from lab.requests.labs import BranchLab, ClusterRequest, CreateLab, FillPool
@@ -322,7 +322,7 @@ class Jobs:
         if lab is None:
             return None
         with self.core.contexts.use() as ctx:
-            running = {node.name for node in power.running(ctx, lab.name)}
+            running = {node.name for node in running_nodes(ctx, lab.name)}
             need = need_to_wake(self._store.lab_with_nodes(lab.name), running)
         return need if need != Need() else None
 

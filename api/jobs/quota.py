@@ -12,9 +12,10 @@ from lab.api.core.core import Core
 from lab.api.jobs.stored import guests_of, read_facts
 from lab.blueprints import foreseen
 from lab.errors import LabError, LimitReached
-from lab.lifecycle import dataset, usage
+from lab.lifecycle.datasets import dataset
+from lab.lifecycle.service import usage
 from lab.lifecycle.service.token import Used
-from lab.lifecycle.usage import Kept, Snapshots, Taken, datasets_of, kept_by
+from lab.lifecycle.service.usage import Kept, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab

@@ -13,21 +13,24 @@ from lab.api.jobs import stored
 from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
-from lab.lifecycle import branch as branching
-from lab.lifecycle import dataset as datasets
-from lab.lifecycle import gc, power, snapshot
-from lab.lifecycle import start as starting
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
 from lab.lifecycle.core.views import DatasetView
-from lab.lifecycle.down import down
+from lab.lifecycle.datasets import dataset as datasets
+from lab.lifecycle.host import gc
 from lab.lifecycle.images import image
+from lab.lifecycle.labs import branch as branching
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs import start as starting
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.promote import promote
+from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import inspect
-from lab.lifecycle.promote import promote
-from lab.lifecycle.rollback import rollback
-from lab.lifecycle.up import up
+from lab.lifecycle.nodes.recovery import resume_paused
+from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, Owner, parse_dataset
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
@@ -290,7 +293,7 @@ def _resume(ctx: Context, task: Task[LabRequest]) -> None:
     """Resume the nodes of a lab that an interrupted attempt left paused."""
     if task.again:
         with lock(ctx.home, "lab", task.job.lab, wait=False):
-            power.resume_paused(ctx, inspect.nodes_of(ctx, task.job.lab))
+            resume_paused(ctx, inspect.nodes_of(ctx, task.job.lab))
 
 
 def _taken_before(ctx: Context, task: Task[LabRequest], what: str) -> str:

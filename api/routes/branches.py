@@ -23,8 +23,8 @@ from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
 from lab.api.routes.snapshots import LABEL
 from lab.errors import Conflict
-from lab.lifecycle import snapshot
-from lab.lifecycle.branch import MOST
+from lab.lifecycle.labs.branch import MOST
+from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
 from lab.spec import Identity
 from lab.state.service import JobRecord

@@ -28,9 +28,9 @@ from lab.config.enginefile import image_recipe
 from lab.errors import Conflict, NotFound
 from lab.imagebuild.in_guest.builder import SIZE as BUILDER
 from lab.imagebuild.recipe import load
-from lab.lifecycle import catalog, engines
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.views import ImageView, TemplateView
+from lab.lifecycle.host import catalog, engines
 from lab.names import Owner
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.spec import LabSpec

@@ -39,10 +39,10 @@ from lab.datasets import source as sources
 from lab.datasets.live import Selection, require_server
 from lab.datasets.source import UPLOAD, LabCapture, StandardInput, Uploaded, check_upload
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
-from lab.lifecycle import dataset
 from lab.lifecycle.core.views import UploadView
+from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import loading_options
-from lab.lifecycle.datasets.provenance import read_provenance
+from lab.lifecycle.images.provenance import read_provenance
 from lab.names import parse_dataset
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset

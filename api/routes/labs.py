@@ -26,9 +26,9 @@ from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
-from lab.lifecycle.lease import refuse_removed
+from lab.lifecycle.labs.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
-from lab.lifecycle.usage import Snapshots
+from lab.lifecycle.service.usage import Snapshots
 from lab.requests.labs import CreateLab, DeleteLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord

@@ -24,7 +24,7 @@ from lab.api.routes.events import Accept
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName
 from lab.errors import LabError
-from lab.lifecycle import node_access
+from lab.lifecycle.labs import node_access
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 

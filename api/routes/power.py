@@ -21,7 +21,7 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden, NotFound
-from lab.lifecycle import node_access
+from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.requests.labs import Power, Promote
 from lab.state.service import JobRecord

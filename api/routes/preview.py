@@ -16,7 +16,7 @@ from lab.api.http.models import LabRequest
 from lab.api.jobs.quota import check_quota
 from lab.api.routes.labs import counted, requested
 from lab.errors import ROOM_RETRY, HostUnfit
-from lab.lifecycle.preview import preview
+from lab.lifecycle.labs.preview import preview
 
 router = APIRouter(prefix="/v1", tags=["labs"], route_class=Route)
 

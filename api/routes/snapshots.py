@@ -21,9 +21,9 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
-from lab.lifecycle import snapshot
 from lab.lifecycle.core.views import SnapshotView, descent
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.schedule import ORIGIN

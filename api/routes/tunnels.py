@@ -19,7 +19,7 @@ from lab.api.http.websockets import Reach, serve_websocket
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName, check_execute
 from lab.errors import NotReady
-from lab.lifecycle import node_access
+from lab.lifecycle.labs import node_access
 from lab.run import on_terminal
 
 router = APIRouter(prefix="/v1/labs/{name}/nodes/{node}", tags=["nodes"], route_class=Route)

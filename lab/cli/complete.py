@@ -151,7 +151,7 @@ def identities(incomplete: str) -> list[str]:
 
 def conditions(incomplete: str) -> list[str]:
     """What can be waited for."""
-    from lab.lifecycle.core.conditions import WORDS
+    from lab.lifecycle.labs.conditions import WORDS
 
     return [name for name in WORDS if name.startswith(incomplete)]
 

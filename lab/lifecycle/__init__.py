@@ -1,1 +1,1 @@
-"""One verb a file: what happens to labs, templates and images, in order."""
+"""The verbs, a folder for each noun, and what they share."""

@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 
 from lab.config.settings import load
 from lab.fake import images
-from lab.lifecycle import snapshot
-from lab.lifecycle.branch import branch
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.images import image
-from lab.lifecycle.rollback import rollback
-from lab.lifecycle.up import up
+from lab.lifecycle.labs.branch import branch
+from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.snapshots import snapshot
 from lab.progress import Event
 from lab.spec import NodeSize
 from lab.wait import Deadline, attempts

@@ -1,7 +1,7 @@
 """Bad luck on real guests: killed commands, dying QEMUs, damaged files, and many repetitions.
 
-The kill sweep at each step is ``tests/unit/lifecycle/test_killed.py``; here are the moments
-that fakes cannot vouch for.
+The kill sweep at each step is ``tests/unit/lifecycle/promises/test_killed.py``; here are the
+moments that fakes cannot vouch for.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_ctrl_c(site: Site, case: str) -> None:
     assert site.settled() == []
 
 
-@pytest.mark.rare  # tests/unit/lifecycle/test_templates.py has these on fakes
+@pytest.mark.rare  # tests/unit/lifecycle/snapshots/test_templates.py has these on fakes
 @pytest.mark.parametrize("damage", ["flipped device state", "truncated RAM"])
 def test_a_damaged_template_is_rebuilt(site: Site, damage: str) -> None:
     """Real RAM images: a damaged one is never restored."""

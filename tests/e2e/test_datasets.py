@@ -224,7 +224,7 @@ def test_masked_data_leave_nothing_of_what_they_were(image: Site, tmp_path: Path
     assert site.settled() == []
 
 
-@pytest.mark.rare  # tests/unit/lifecycle/test_dataset_of_lab.py does it with fakes
+@pytest.mark.rare  # tests/unit/lifecycle/datasets/test_of_lab.py does it with fakes
 def test_a_lab_in_use_becomes_a_dataset(image: Site) -> None:
     """Warm and as it is, without its secrets; a cluster of it forms without transfer."""
     site, name = image, f"promoted-{image.token}"

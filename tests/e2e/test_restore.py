@@ -14,10 +14,10 @@ from lab.config.settings import load
 from lab.hypervisor import Disk, GuestSpec, Memory, MemoryImage
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.down import down
-from lab.lifecycle.query import query
-from lab.lifecycle.rollback import rollback
-from lab.lifecycle.up import up
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.up import up
 from lab.names import template_ref
 from lab.spec import LabSpec
 from tests.e2e.e2e_site import PXC, Site

@@ -21,7 +21,7 @@ from lab.datasets.survey import HEAD, suits, survey
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
 from lab.exchange.trust import decode
 from lab.hypervisor.agent import AgentChannel, loaded
-from lab.lifecycle.datasets.provenance import imported
+from lab.lifecycle.images.provenance import imported
 from lab.names import GuestName
 from lab.progress import never_halt
 from lab.storage.stream import received

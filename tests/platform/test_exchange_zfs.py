@@ -13,8 +13,8 @@ from lab.config.profile import PROFILES
 from lab.errors import InvalidSpec
 from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
+from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
-from lab.lifecycle.up import up
 from lab.names import Owner
 from lab.units import MIB
 from tests.contract import zfs_site

@@ -61,7 +61,7 @@ OURS: dict[str, frozenset[str]] = {
          "with_accounts", "engine.config_path", "engine.service", "self._engine.config_path",
          "self._engine.service", "str(size)"}
     ),
-    "lab/lifecycle/node_access.py": frozenset(
+    "lab/lifecycle/labs/node_access.py": frozenset(
         {"*_journal(ctx, name, node, source, lines)",
          "*engine_units(ctx, node_of(ctx, name, node).image)"}
     ),
@@ -72,7 +72,7 @@ OURS: dict[str, frozenset[str]] = {
     ),
     # behind `sh -c SCRIPT sh`, so they are its arguments, which the script puts behind `--`
     "lab/cli/verbs/copy.py": frozenset({"*wanted", "*words"}),
-    "lab/lifecycle/query.py": frozenset({"found"}),  # a program's absolute path
+    "lab/lifecycle/labs/query.py": frozenset({"found"}),  # a program's absolute path
     # names of volumes, snapshots and file systems, which begin with the name of a pool
     "lab/storage/zfs/commands.py": frozenset({"*args", "*args[:-1]", "*columns", "args[-1]"}),
     "lab/storage/zfs/driver.py": frozenset({"*args", "found.name", "name"}),

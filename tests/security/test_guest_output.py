@@ -19,10 +19,10 @@ import pytest
 from lab.cli.terminal.failure import describe
 from lab.cli.terminal.output import emit
 from lab.errors import LabError
-from lab.lifecycle import node_access
+from lab.lifecycle.labs import node_access
+from lab.lifecycle.labs.query import program
+from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.ssh import ssh_command
-from lab.lifecycle.query import program
-from lab.lifecycle.up import up
 from lab.names import GuestName
 from lab.observe.account import Account
 from lab.run import LONGEST_LINE, lines

@@ -16,13 +16,14 @@ import pytest
 from lab.api.background.periodic import isolated
 from lab.config.settings import Settings
 from lab.errors import Interrupted, NotReady
-from lab.lifecycle import power, snapshot
 from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs.start import start
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes import start_slots
 from lab.lifecycle.nodes.recovery import Pace
-from lab.lifecycle.start import start
-from lab.lifecycle.up import up
-from lab.lifecycle.wait import wait
+from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.locks.queue import take_free
 from lab.progress import Progress
@@ -259,8 +260,8 @@ def test_a_snapshot_of_a_hostile_lab_has_an_end(short: Path) -> None:
 def test_a_port_of_a_node_that_does_not_run_is_not_asked(short: Path) -> None:
     """Protects the password: another user of the host may listen there."""
     from lab.errors import LabError
+    from lab.lifecycle.labs.query import query
     from lab.lifecycle.nodes.inspect import lab, labs, status
-    from lab.lifecycle.query import query
     from lab.lifecycle.service.activity import activity
     from lab.observe.ways import Rows
 

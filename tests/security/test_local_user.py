@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from lab.hypervisor import Capabilities
-from lab.lifecycle.down import down
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import token
-from lab.lifecycle.up import up
 from lab.names import Owner, VolumeName, template_ref
 from lab.storage.qcow2 import Qcow2Storage
 from lab.units import MIB

@@ -17,8 +17,8 @@ from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
 from lab.errors import Conflict, NotFound
-from lab.lifecycle import snapshot
-from lab.lifecycle.query import query
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.snapshots import snapshot
 from lab.progress import Event
 from lab.requests.labs import BranchLab, DeleteLab
 from lab.requests.snapshots import TakeSnapshot

@@ -17,11 +17,11 @@ import pytest
 from lab.blueprints.replication import REPLICATION, question_to_replica
 from lab.config.settings import Settings
 from lab.errors import NotReady
-from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.service.activity import activity, count_of, is_busy
+from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
 from lab.observe.ways import Rows

@@ -219,8 +219,8 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
 
 def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
     """Protects from a deadlock with a command that recreates the template, and waits for a slot."""
-    from lab.lifecycle.rollback import rollback
-    from lab.lifecycle.up import up
+    from lab.lifecycle.labs.rollback import rollback
+    from lab.lifecycle.labs.up import up
     from tests.support.lifecycle_world import named
 
     world = World(tmp_path)

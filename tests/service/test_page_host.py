@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 from httpx import Client
 
-from lab.lifecycle.snapshot import snapshots
+from lab.lifecycle.snapshots.snapshot import snapshots
 from tests.support.page_visit import place_of, visit
 from tests.support.serve_world import Site, site
 

@@ -15,8 +15,8 @@ import pytest
 
 from lab.cli import main
 from lab.errors import Conflict
-from lab.lifecycle.down import down
-from lab.lifecycle.ensure import ensure
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools
 from lab.observe.account import Account

@@ -22,10 +22,10 @@ from lab.client import Client
 from lab.config.settings import Settings
 from lab.errors import Conflict, InvalidSpec, LimitReached, NotFound
 from lab.hypervisor import memory_of
-from lab.lifecycle import snapshot
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.query import query
-from lab.lifecycle.usage import Snapshots
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.service.usage import Snapshots
+from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, Owner
 from lab.progress import Event
 from lab.requests.snapshots import TakeSnapshot

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lab.api.core.known import KnownTokens
-from lab.lifecycle import usage
 from lab.lifecycle.core.context import open_recorded
 from lab.lifecycle.service import token as tokens
+from lab.lifecycle.service import usage
 from lab.paths import Home
 from lab.state import open_store
 from lab.units import format_size

@@ -28,9 +28,9 @@ from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView, NodeView
-from lab.lifecycle.down import down
 from lab.lifecycle.images import image
-from lab.lifecycle.up import up
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.up import up
 from lab.names import LOOPBACK
 from lab.observe.account import Account
 from lab.observe.ways import Rows

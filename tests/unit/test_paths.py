@@ -135,8 +135,8 @@ def test_any_printable_character_works(tmp_path: Path, name: str) -> None:
     from tests.support.lifecycle_world import World, named
 
     with World(tmp_path / name).open() as ctx:
-        from lab.lifecycle.down import down
-        from lab.lifecycle.up import up
+        from lab.lifecycle.labs.down import down
+        from lab.lifecycle.labs.up import up
 
         assert up(ctx, named("shop")).state == "ready"
         down(ctx, "shop")

@@ -81,27 +81,27 @@ class LocalSession:
     ) -> LabView:
         """See Session."""
         if exist_ok:
-            from lab.lifecycle.ensure import ensure as make
+            from lab.lifecycle.labs.ensure import ensure as make
         else:
-            from lab.lifecycle.up import up as make
+            from lab.lifecycle.labs.up import up as make
 
         return make(self._context, spec, cold=cold, keep_failed=keep_failed, timeout=timeout)
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """See Session."""
-        from lab.lifecycle.preview import preview
+        from lab.lifecycle.labs.preview import preview
 
         return preview(self._context, spec, cold=cold)
 
     def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
         """See Session."""
-        from lab.lifecycle.down import down
+        from lab.lifecycle.labs.down import down
 
         return down(self._context, name, force=force, defer=defer)
 
     def names(self) -> list[str]:
         """See Session."""
-        from lab.lifecycle.down import names
+        from lab.lifecycle.labs.down import names
 
         return names(self._reading)
 
@@ -125,13 +125,13 @@ class LocalSession:
 
     def wait(self, name: str, *, timeout: float) -> LabView:
         """See Session."""
-        from lab.lifecycle.wait import wait
+        from lab.lifecycle.labs.wait import wait
 
         return wait(self._reading, name, timeout=timeout)
 
     def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
         """See Session."""
-        from lab.lifecycle.start import start, start_node
+        from lab.lifecycle.labs.start import start, start_node
 
         if node:
             return start_node(self._context, name, node, timeout=timeout)
@@ -139,19 +139,19 @@ class LocalSession:
 
     def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
         """See Session."""
-        from lab.lifecycle.power import stop
+        from lab.lifecycle.labs.power import stop
 
         return stop(self._context, name, node=node, force=force)
 
     def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
         """See Session."""
-        from lab.lifecycle.promote import promote
+        from lab.lifecycle.labs.promote import promote
 
         return promote(self._context, name, node, force=force, timeout=timeout)
 
     def extend(self, name: str, ttl: float | None) -> LabView:
         """See Session."""
-        from lab.lifecycle.lease import extend
+        from lab.lifecycle.labs.lease import extend
 
         return extend(self._context, name, ttl)
 
@@ -159,7 +159,7 @@ class LocalSession:
         self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
     ) -> SnapshotView:
         """See Session."""
-        from lab.lifecycle import snapshot
+        from lab.lifecycle.snapshots import snapshot
 
         return snapshot.take(
             self._context, name, what, disks_only=disks_only, ttl=ttl, protect=protect
@@ -167,25 +167,25 @@ class LocalSession:
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
-        from lab.lifecycle import snapshot
+        from lab.lifecycle.snapshots import snapshot
 
         return snapshot.snapshots(self._context, name)
 
     def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
         """See Session."""
-        from lab.lifecycle import snapshot
+        from lab.lifecycle.snapshots import snapshot
 
         return snapshot.protect(self._context, name, label, protected=protected)
 
     def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
         """See Session."""
-        from lab.lifecycle import snapshot
+        from lab.lifecycle.snapshots import snapshot
 
         snapshot.remove(self._context, name, labels, force=force)
 
     def prune_snapshots(self, name: str) -> list[str]:
         """See Session."""
-        from lab.lifecycle import snapshot
+        from lab.lifecycle.snapshots import snapshot
 
         return snapshot.prune(self._context, name)
 
@@ -200,7 +200,7 @@ class LocalSession:
         timeout: float,
     ) -> LabView:
         """See Session."""
-        from lab.lifecycle.rollback import rollback
+        from lab.lifecycle.labs.rollback import rollback
 
         return rollback(
             self._context,
@@ -225,7 +225,7 @@ class LocalSession:
         timeout: float,
     ) -> list[LabView]:
         """See Session."""
-        from lab.lifecycle.branch import branch
+        from lab.lifecycle.labs.branch import branch
 
         return branch(
             self._context,
@@ -241,7 +241,7 @@ class LocalSession:
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """See Session."""
-        from lab.lifecycle.gc import gc
+        from lab.lifecycle.host.gc import gc
 
         return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
@@ -249,27 +249,27 @@ class LocalSession:
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
     ) -> bytes:
         """See Session."""
-        from lab.lifecycle.node_access import execute
+        from lab.lifecycle.labs.node_access import execute
 
         return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
 
     def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
         """See Session."""
         from lab.cli.backend.programs import Program
-        from lab.lifecycle.node_access import ssh_argv
+        from lab.lifecycle.labs.node_access import ssh_argv
 
         return nullcontext(Program(ssh_argv(self._reading, name, node)))
 
     def console(self, name: str, node: str) -> Program:
         """See Session."""
         from lab.cli.backend.programs import Program
-        from lab.lifecycle.node_access import console_argv
+        from lab.lifecycle.labs.node_access import console_argv
 
         return Program(console_argv(self._context, name, node))
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """See Session."""
-        from lab.lifecycle import node_access
+        from lab.lifecycle.labs import node_access
 
         if not follow:
             return node_access.logs(self._reading, name, node, source, lines=lines)
@@ -286,31 +286,31 @@ class LocalSession:
         self, name: str, node: str | None, statement: str, seconds: float | None = None
     ) -> Rows:
         """See Session."""
-        from lab.lifecycle.query import query
+        from lab.lifecycle.labs.query import query
 
         return query(self._reading, name, node, statement, seconds)
 
     def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
         """See Session."""
-        from lab.lifecycle.query import results
+        from lab.lifecycle.labs.query import results
 
         return results(self._reading, name, node, text, database=database)
 
     def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
         """See Session."""
-        from lab.lifecycle.query import everywhere
+        from lab.lifecycle.labs.query import everywhere
 
         return everywhere(self._reading, name, text, database=database)
 
     def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """See Session."""
-        from lab.lifecycle.query import client
+        from lab.lifecycle.labs.query import client
 
         return client(self._reading, name, node, database=database)
 
     def engines(self) -> list[EngineView]:
         """See Session."""
-        from lab.lifecycle.engines import engines
+        from lab.lifecycle.host.engines import engines
 
         return engines(self._context)
 
@@ -322,13 +322,13 @@ class LocalSession:
 
     def images(self) -> list[ImageView]:
         """See Session."""
-        from lab.lifecycle import catalog
+        from lab.lifecycle.host import catalog
 
         return catalog.images(self._context)
 
     def image(self, which: str) -> ImageView:
         """See Session."""
-        from lab.lifecycle import catalog
+        from lab.lifecycle.host import catalog
 
         return catalog.image(self._context, which)
 
@@ -385,37 +385,37 @@ class LocalSession:
 
     def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.create(self._context, asked, files=files)
 
     def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.refresh(self._context, name, force=force)
 
     def datasets(self) -> list[DatasetView]:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.datasets(self._context)
 
     def dataset(self, which: str) -> DatasetView:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.dataset(self._context, which)
 
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.scan(self._context, which)
 
     def remove_dataset(self, which: str, *, defer: bool) -> bool:
         """See Session."""
-        from lab.lifecycle import dataset
+        from lab.lifecycle.datasets import dataset
 
         return dataset.remove(self._context, which, defer=defer)
 
@@ -442,8 +442,8 @@ class LocalSession:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
-        from lab.lifecycle import dataset
         from lab.lifecycle.archives.import_archive import import_archive
+        from lab.lifecycle.datasets import dataset
 
         speaker = Speaker(sys.stdout.buffer) if talk else None
         with source(where) as stream:
@@ -484,7 +484,7 @@ class LocalSession:
         ram: bool,
     ) -> ExportView:
         """See HostSession."""
-        from lab.lifecycle.snapshot_archive import export_snapshot
+        from lab.lifecycle.archives.snapshot_archive import export_snapshot
 
         return export_snapshot(
             self._context,
@@ -515,7 +515,7 @@ class LocalSession:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
-        from lab.lifecycle.snapshot_archive import import_snapshot
+        from lab.lifecycle.archives.snapshot_archive import import_snapshot
 
         with source(where) as stream:
             return import_snapshot(
@@ -539,7 +539,7 @@ class LocalSession:
 
     def templates(self) -> list[TemplateView]:
         """See Session."""
-        from lab.lifecycle import catalog
+        from lab.lifecycle.host import catalog
 
         return catalog.templates(self._context)
 
@@ -569,13 +569,13 @@ class Lifecycle:
 
     def doctor(self, settings: Settings) -> list[Finding]:
         """The capabilities of this host; works where no context can be opened."""
-        from lab.lifecycle.doctor import doctor
+        from lab.lifecycle.host.doctor import doctor
 
         return doctor(settings)
 
     def init_host(self, settings: Settings, pool: str) -> HostView:
         """Keep volumes on ZFS from now on; no hypervisor is needed for that."""
-        from lab.lifecycle.host_init import init
+        from lab.lifecycle.host.host_init import init
 
         return init(settings, pool)
 

@@ -292,7 +292,7 @@ class RemoteSession:
         from functools import partial
 
         from lab.blueprints import has_server
-        from lab.lifecycle.query import at_all
+        from lab.lifecycle.labs.query import at_all
         from lab.observe.sql import ask_text
 
         lab = self._client.get(name)
@@ -307,7 +307,7 @@ class RemoteSession:
         """See Session."""
         import tempfile
 
-        from lab.lifecycle.query import program
+        from lab.lifecycle.labs.query import program
 
         options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
         return program(*self._login(name, node), options, database=database)

@@ -49,7 +49,7 @@ class Kept:
 
     def listed(self) -> list[tuple[TokenRecord, Used | None]]:
         """See Tokens."""
-        from lab.lifecycle.usage import used
+        from lab.lifecycle.service.usage import used
 
         found: Mapping[str, Used] = {}
         with suppress(LabError):  # the storage cannot be listed

@@ -20,8 +20,8 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import as_json, as_yaml
 from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, NotFound
-from lab.lifecycle.core.conditions import why_no_writes
 from lab.lifecycle.core.environment import environment
+from lab.lifecycle.labs.conditions import why_no_writes
 from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:

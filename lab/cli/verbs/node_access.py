@@ -70,7 +70,7 @@ def execute(
 def _by_agent(
     app: App, name: str, node: str, argv: Sequence[str], *, stdin: bool, timeout: float
 ) -> int:
-    from lab.lifecycle.node_access import MOST_IN
+    from lab.lifecycle.labs.node_access import MOST_IN
 
     # One byte more than the agent takes: that much is refused there.
     sent = sys.stdin.buffer.read(MOST_IN + 1) if stdin else b""

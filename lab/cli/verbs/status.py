@@ -104,7 +104,7 @@ def wait(
     app = app_of(ctx)
     how = parse_format(output)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
-    from lab.lifecycle.core.conditions import parse, until
+    from lab.lifecycle.labs.conditions import parse, until
 
     wanted = [parse(text) for text in conditions or ["ready"]]
     deadline = Deadline.after(limit)

@@ -21,9 +21,9 @@ from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets.provenance import exported, read_provenance
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import Order, resolve
+from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import LabRecord, TemplateRecord
 

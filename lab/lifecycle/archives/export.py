@@ -22,8 +22,8 @@ from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import ExportView
-from lab.lifecycle.datasets.provenance import exported, read_provenance
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse

@@ -16,8 +16,8 @@ from lab.imagebuild import isolate, manifest
 from lab.lifecycle.archives import describe
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets.provenance import Provenance, imported, write_provenance
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.provenance import Provenance, imported, write_provenance
 from lab.undo import Undo
 
 

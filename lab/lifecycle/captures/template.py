@@ -29,10 +29,10 @@ from lab.lifecycle.captures.template_record import (
     size_of,
     vacant,
 )
+from lab.lifecycle.captures.warm import warm_up
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import PlannedNode, TemplateView
-from lab.lifecycle.datasets.warm import warm_up
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.image import ImageSpec, using_key
 from lab.lifecycle.images.order import (

@@ -34,11 +34,10 @@ from lab.lifecycle.datasets.masking import columns_of, mask
 from lab.lifecycle.datasets.outside import Outside, outside
 from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.physical import Stored
-from lab.lifecycle.datasets.provenance import Provenance
 from lab.lifecycle.datasets.spool import Spool
-from lab.lifecycle.datasets.warm import try_queries
 from lab.lifecycle.datasets.worth import Accept, anything, check_source
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.provenance import Provenance
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.names import Owner, VolumeName
@@ -119,7 +118,7 @@ def load(
         server, found = _loaded(ctx, Owner("image", key), image, data, rules, made, name)
         with ctx.progress.step("rest", "stopping the server"):
             if made.warm:
-                try_queries(server, made.warm)
+                server.try_queries(made.warm)
             tables, columns = server.analyse(), columns_of(server)
             accept(tables)
             server.rest(image)

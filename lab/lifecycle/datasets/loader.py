@@ -14,10 +14,13 @@ from pathlib import Path
 
 from lab.blueprints import Engine, NodePlan, with_options
 from lab.config.profile import Profile
+from lab.datasets import queries
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.identity import item
+from lab.lifecycle.captures.warm import QUERIES
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget_guests
+from lab.lifecycle.images.provenance import TableFacts
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import Node, volumes_of
@@ -64,17 +67,6 @@ _ANALYSE = (
     f" WHERE table_type = 'BASE TABLE' AND {_USERS}"
     " AND CONCAT(table_schema, table_name) NOT REGEXP '[[:cntrl:]]' LIMIT 10000"
 )
-
-
-@dataclass(frozen=True)
-class TableFacts:
-    """A table that was loaded; ``rows`` as the server estimates them, ``size`` in bytes."""
-
-    database: str
-    name: str
-    engine: str
-    rows: int
-    size: int
 
 
 class Refused(Exception):
@@ -211,6 +203,13 @@ class Server:
     def set_triggers_aside(self, databases: Sequence[str]) -> None:
         """Drop the triggers of databases; ``dump`` has them nevertheless, after all rows."""
         self.run(_LOAD, "triggers", *_plain(databases), timeout=_LONG_SECONDS)
+
+    def try_queries(self, text: str) -> None:
+        """Raise InvalidSpec if the server refuses a query of a warm buffer pool."""
+        try:
+            self.run(*QUERIES, stdin=text.encode(), timeout=self.ctx.warm)
+        except CommandFailed as error:
+            raise queries.refused(text, error.stderr) from None
 
     def analyse(self) -> list[TableFacts]:
         """Have the server count its tables' rows and keys; what there is."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from lab.datasets.survey import Found
 from lab.errors import Conflict, InvalidSpec
-from lab.lifecycle.datasets.loader import TableFacts
+from lab.lifecycle.images.provenance import TableFacts
 from lab.units import format_size
 
 LEAST = 0.5

@@ -16,6 +16,8 @@ from lab.hypervisor import Guest
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView, Unmet
+from lab.lifecycle.images.image import find as find_image
+from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import (
     account_of,
     addresses_of,
@@ -360,3 +362,17 @@ def unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
         for found in (guests[name] for name in ours)
     )
     return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")
+
+
+def images_of(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Images:
+    """The images of a lab and of its ``nodes``; raises NotFound."""
+    engine = find_image(ctx, record.image)
+    keys = {node.image for node in nodes} - {"", record.image}
+    others = [find_image(ctx, key) for key in sorted(keys)]
+    return Images(engine, {image.recipe: image for image in others})
+
+
+def running_nodes(ctx: Context, name: str) -> list[Node]:
+    """The nodes of a lab that have a guest."""
+    running_guests = ctx.hypervisor.guests()
+    return [node for node in nodes_of(ctx, name) if node.guest in running_guests]

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from lab.blueprints import Blueprint, Engine, Remedy, Situation
 from lab.errors import LabError
+from lab.hypervisor import memory_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node, engines_of
+from lab.lifecycle.nodes.personalise import set_clocks
 from lab.lifecycle.nodes.readiness import first_missing, not_ready
 from lab.observe.ask import Ask, through_agent
 from lab.wait import Deadline
@@ -168,3 +170,17 @@ class _Rescue:
             channel.run(remedy.argv, stdin=remedy.stdin, timeout=_SECONDS)
         except LabError as error:
             self.ctx.progress.note("recover", f"{remedy.node}: {error}")
+
+
+def resume_paused(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Resume paused nodes, such as those that a killed ``stop`` left; their clocks stood.
+
+    The lab's lock is held.
+    """
+    running_guests = ctx.hypervisor.guests()
+    paused = [
+        n for n in nodes if n.guest in running_guests and running_guests[n.guest].state == "paused"
+    ]
+    if paused:
+        memory_of(ctx.hypervisor).resume([node.guest for node in paused])
+        set_clocks(ctx, paused)

@@ -9,8 +9,8 @@ import pytest
 
 from lab.cli import main
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.power import stop
-from lab.lifecycle.up import up
+from lab.lifecycle.labs.power import stop
+from lab.lifecycle.labs.up import up
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 

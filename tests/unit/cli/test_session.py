@@ -17,8 +17,8 @@ from lab.errors import HostUnfit
 from lab.hypervisor import Caution
 from lab.hypervisor.libvirt.session import Login, cautions, find_runtime_directory, reaps
 from lab.lifecycle.core.context import open_libvirt
-from lab.lifecycle.doctor import of_hypervisor
-from lab.lifecycle.up import up
+from lab.lifecycle.host.doctor import of_hypervisor
+from lab.lifecycle.labs.up import up
 from lab.progress import Event
 from tests import ROOT
 from tests.support.lifecycle_world import World, make_template, named

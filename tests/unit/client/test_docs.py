@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lab.lifecycle import dataset
+from lab.lifecycle.datasets import dataset
 from lab.requests.datasets import CreateDataset
 from tests import ROOT
 from tests.support.lifecycle_world import make_image

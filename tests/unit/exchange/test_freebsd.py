@@ -10,10 +10,10 @@ import pytest
 from lab.errors import HostUnfit
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
-from lab.lifecycle import power
-from lab.lifecycle.query import query
-from lab.lifecycle.start import start
-from lab.lifecycle.up import up
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.start import start
+from lab.lifecycle.labs.up import up
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SPEC
 

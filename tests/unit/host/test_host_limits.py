@@ -15,7 +15,7 @@ import pytest
 from lab import host
 from lab.errors import HostUnfit
 from lab.host import cgroup
-from lab.lifecycle.doctor import kernel_limits
+from lab.lifecycle.host.doctor import kernel_limits
 from lab.units import GIB, MIB
 
 MEMINFO = "MemTotal: 16777216 kB\nMemFree: 1 kB\nMemAvailable: 8388608 kB\n"

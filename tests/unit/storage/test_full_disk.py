@@ -105,7 +105,7 @@ def test_doctor_says_what_is_full(tmp_path: Path) -> None:
     """On a real full file system, with its mount point."""
     code = (
         "import sys; from pathlib import Path; from lab.paths import Home\n"
-        "from lab.config.settings import Settings; from lab.lifecycle.doctor import doctor\n"
+        "from lab.config.settings import Settings; from lab.lifecycle.host.doctor import doctor\n"
         "from tests.support.full_disk_child import fill\n"
         "root = Path(sys.argv[1]); (root / 'reserve').touch()\n"
         "Home(root).create(); fill(root / 'fill')\n"

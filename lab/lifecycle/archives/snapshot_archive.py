@@ -1,0 +1,177 @@
+"""``lab snapshot export`` and ``import``: a lab as it was, on another host.
+
+What is imported is a template that was captured from a lab in use: no ``lab up`` uses it, labs are
+made of it by its key alone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import BinaryIO
+
+from lab.errors import Conflict, HostUnfit
+from lab.exchange import talk
+from lab.exchange.frames import Sink
+from lab.lifecycle.archives import export
+from lab.lifecycle.archives.import_archive import import_archive
+from lab.lifecycle.captures import template
+from lab.lifecycle.captures.capture import from_use, parent_of
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import ExportView, ImportView, LabView
+from lab.lifecycle.images.order import resolve
+from lab.lifecycle.labs.reserve import new_record, reserved
+from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
+from lab.lifecycle.nodes.form import seed_of
+from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
+from lab.lifecycle.snapshots import snapshot
+from lab.locks.named import lock
+from lab.names import check_lab_name
+from lab.schedule import ORIGIN
+
+
+def export_snapshot(
+    ctx: Context,
+    name: str,
+    label: str,
+    *,
+    where: str = "",
+    to: Sink | None = None,
+    host: str = "",
+    command: str = "lab",
+    resume: bool = False,
+    native: bool = False,
+    image: bool = True,
+    ram: bool = True,
+) -> ExportView:
+    """Write a snapshot of the lab ``name`` as an archive that is complete in itself.
+
+    ``host`` makes a lab of it. No other command works on the lab meanwhile; its nodes keep running.
+    The rest, and what is raised, as for ``export``; Conflict for a lab's origin as well.
+    """
+    with lock(ctx.home, "lab", name, shared=True, wait=False):
+        record, nodes = record_of(ctx, name), nodes_of(ctx, name)
+        capture = snapshot.find(ctx, name, label)
+        if capture.label == ORIGIN:
+            formed = record.template and not from_use(ctx, record)
+            raise Conflict(
+                f"the origin of {name} is what it was cloned from, and is not exported",
+                hint=f"`lab template export {record.template}`"
+                if formed
+                else f"`lab snapshot take {name}`, and export that",
+            )
+        if not ram:
+            capture = capture.without_ram("`--cold` was given")
+        elif not capture.warm:
+            ctx.progress.note("export", f"{name}@{capture.label} has no RAM: {capture.why_cold}")
+        seeds = {n.name: seed_of(ctx, n, parent_of(record), record.segment) for n in nodes}
+        contents = export.snapshot_contents(
+            ctx,
+            record,
+            capture,
+            images_of(ctx, record, nodes),
+            seeds,
+            with_image=image,
+        )
+        return export.deliver(
+            ctx,
+            "snapshot",
+            contents,
+            where=where,
+            to=to,
+            host=host,
+            command=command,
+            resume=resume,
+            native=native,
+        )
+
+
+def import_snapshot(
+    ctx: Context,
+    source: BinaryIO,
+    name: str = "",
+    *,
+    resume: bool = False,
+    warm_only: bool = False,
+    ram: bool = True,
+    ttl: float | None = None,
+    keep_sessions: bool = False,
+    timeout: float,
+    speaker: talk.Speaker | None = None,
+) -> LabView:
+    """Import the archive of a snapshot, and return a lab that is a clone of it once it is ready.
+
+    ``name``: of the lab; empty: the exported lab's, with a number if that is taken. ``ttl``:
+    seconds of its lease. ``keep_sessions``: client sessions in the snapshot are not ended.
+    ``timeout``: seconds that its nodes may take to get ready. The rest, and what is raised, as for
+    ``import_archive`` and ``up``. Where the lab fails, what was imported stays, and the next import
+    of the same uses it.
+    """
+    if name and ctx.store.labs.find(check_lab_name(name)) is not None:
+        raise Conflict(f"lab {name} exists", hint="give the lab another name")
+    made: list[LabView] = []
+
+    def make(ctx: Context, done: ImportView) -> str:
+        view = _clone(
+            ctx, done.key, name, ttl, timeout, warm_only=warm_only, keep_sessions=keep_sessions
+        )
+        made.append(view)
+        return view.name
+
+    import_archive(
+        ctx,
+        "snapshot",
+        source,
+        resume=resume,
+        warm_only=warm_only,
+        ram=ram,
+        speaker=speaker,
+        then=make,
+    )
+    return made[0]
+
+
+def _clone(
+    ctx: Context,
+    key: str,
+    name: str,
+    ttl: float | None,
+    timeout: float,
+    *,
+    warm_only: bool,
+    keep_sessions: bool,
+) -> LabView:
+    """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
+    began = time.time()
+    record = ctx.store.templates.get(key)
+    order = resolve(ctx, replace(record.spec, name=name, ttl=ttl))
+    check_host(ctx, order.nodes)
+    with (
+        reserved(ctx, new_record(ctx, order), stem=record.source.partition("@")[0]) as lab,
+        all_or_nothing(ctx, lab, ttl, keep=False),
+        template.images_kept(ctx, record) as images,
+        template.kept(ctx, key, images) as capture,
+    ):
+        if capture is None:
+            raise Conflict(
+                f"the template {key} of {record.source} is damaged",
+                hint="import the archive again",
+            )
+        if warm_only and not capture.warm:
+            raise HostUnfit(
+                f"the RAM of {record.source} is not restored here: {capture.why_cold}",
+                hint="without --warm-only the lab boots from its disks",
+            )
+        ctx.store.templates.update(key, used_at=time.time())
+        clone_in_use(
+            ctx,
+            lab,
+            order,
+            images,
+            capture,
+            timeout,
+            refused=partial(template.give_up_ram, ctx, key),
+            keep_sessions=keep_sessions,
+        )
+        return mark_ready(ctx, lab, ttl, began)

@@ -1,0 +1,423 @@
+"""``lab dataset``: images with data, named and versioned, from which labs are made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from lab.blueprints import Blueprint, blueprint
+from lab.config.enginefile import dataset_families, family_of
+from lab.datasets import queries
+from lab.datasets import source as sources
+from lab.datasets.live import require_server
+from lab.datasets.rules import parse as parse_rules
+from lab.datasets.rules import scan as scan_columns
+from lab.datasets.source import DumpFile, LabCapture, StandardInput, Uploaded
+from lab.errors import Conflict, InvalidSpec, LabError, NotFound
+from lab.imagebuild.recipe import load as load_recipe
+from lab.lifecycle.captures import retire
+from lab.lifecycle.core.build_lock import build_lock
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import DatasetView, PersonalColumn
+from lab.lifecycle.datasets import dataset_of_lab
+from lab.lifecycle.datasets.load import (
+    MASK,
+    STAGE,
+    load,
+    loader_size,
+    loading_options,
+    size_of,
+)
+from lab.lifecycle.datasets.masking import columns_of, require_mimesis
+from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images import publish
+from lab.lifecycle.images.image import version_named, versions_of
+from lab.lifecycle.images.order import required
+from lab.lifecycle.images.provenance import Provenance, read_provenance, write_provenance
+from lab.lifecycle.nodes.inspect import record_of
+from lab.locks.named import lock
+from lab.names import Owner, check_dataset_name, dataset_key, node_name
+from lab.requests.datasets import CreateDataset
+from lab.spec import NodeSize
+from lab.state.records import ImageRecord, LabRecord
+from lab.state.store import Store
+
+
+def create(
+    ctx: Context,
+    asked: CreateDataset,
+    *,
+    files: Sequence[Path] = (),
+    upload: Path | None = None,
+) -> DatasetView:
+    """Make the first version of a dataset from its source, and then of SQL ``files`` of this host.
+
+    ``upload``: the file of an Uploaded source. Its engine is MariaDB, which labs of the blueprint
+    must be able to use. Nothing is left when it fails. Raises InvalidSpec, Conflict if there is
+    such a dataset, HostUnfit, NotReady.
+    """
+    name, plan = asked.name, asked.blueprint
+    check_dataset_name(name)
+    source = sources.parse(asked.source)
+    selection = asked.selection
+    require_server(selection, source)
+    if selection.defaults_file:
+        path = str(Path(selection.defaults_file).absolute())
+        selection = replace(selection, defaults_file=path)
+    lab_project = ""
+    if isinstance(source, LabCapture):
+        plan = _check_lab(ctx, source, asked, files)
+        lab_project = record_of(ctx, source.lab).project
+    elif asked.engine:
+        check_engine(plan, asked.engine)
+    loading_options(asked.settings, asked.my_cnf)
+    made = Provenance(
+        asked.source,
+        plan,
+        tuple(str(Path(file).absolute()) for file in files),
+        asked.keep,
+        check_rules(asked.mask),
+        selection,
+        sql=asked.sql,
+        engine=asked.engine,
+        settings=asked.settings,
+        my_cnf=asked.my_cnf,
+        warm=queries.check(asked.warm) if asked.warm else "",
+        lab_project=lab_project,
+    )
+    any_tables = asked.force or isinstance(source, LabCapture)
+    accept = anything if any_tables else has_tables(str(source))
+    with _series(ctx, name):
+        check_free(ctx.store, name, ctx.origin.project)
+        return _make(ctx, name, made, ctx.origin.project, accept, upload)
+
+
+def check_free(store: Store, name: str, project: str) -> None:
+    """Raise Conflict if there is a dataset of that name, or what is left of another project's."""
+    there = sorted(
+        (record for record in store.images.all() if record.dataset == name),
+        key=lambda record: record.version,
+    )
+    if any(record.project != project for record in there):
+        raise Conflict(f"the name {name} is taken by another dataset", hint="choose another name")
+    if ready := [r for r in there if r.state == "ready" and not r.removing]:
+        raise Conflict(
+            f"dataset {name} exists: its latest version is {ready[-1].version}",
+            hint=f"`lab dataset refresh {name}` makes the next version",
+        )
+
+
+def refresh(
+    ctx: Context, name: str, *, keep: int | None = None, force: bool = False
+) -> DatasetView:
+    """Make the next version from the same source; versions beyond those to keep are removed.
+
+    Those that labs use go with the last of these labs. ``keep``: None for what ``create`` was
+    given; ``force``: also if the source has much less than the latest version. Raises as
+    ``create``, NotFound, and Conflict for such a source: all versions stay.
+    """
+    with _series(ctx, name):
+        record = version_named(ctx, name)
+        made = read_provenance(ctx, record)
+        check_refreshable(name, made)
+        source = sources.parse(made.source)
+        if isinstance(source, LabCapture):
+            of = record_of(ctx, source.lab)
+            if of.project != made.lab_project:
+                raise NotFound(
+                    f"the lab {source.lab} that dataset {name} was made from is gone",
+                    hint="another project has a lab of that name now",
+                )
+            _check_whole(of)
+        accept = anything if force else no_less(f"{name}@{record.version}", made.tables)
+        made = replace(made, keep=made.keep if keep is None else keep)
+        view = _make(ctx, name, made, record.project, accept)
+        there = [one for one in versions_of(ctx, name) if not one.removing]
+        if most := made.keep:
+            for old in there[:-most]:
+                remove(ctx, f"{name}@{old.version}", defer=True)
+        return view
+
+
+def check_refreshable(name: str, made: Provenance) -> None:
+    """Raise InvalidSpec if the source of a dataset can be read only once."""
+    if not made.source:
+        raise InvalidSpec(
+            f"dataset {name} was imported: its source is not known here",
+            hint="refresh it where it was made, then import it again",
+        )
+    source = sources.parse(made.source)
+    if isinstance(source, StandardInput | Uploaded):
+        what = "an upload" if isinstance(source, Uploaded) else "standard input"
+        raise InvalidSpec(
+            f"dataset {name} was read from {what}, which cannot be read again",
+            hint=f"`lab dataset rm {name}`, then create it again",
+        )
+
+
+def made_by(ctx: Context, job: str) -> DatasetView | None:
+    """The version that a job of the service has made; None if it has not.
+
+    What an interrupted attempt left is removed. Raises Conflict if that cannot be done now.
+    """
+    for record in ctx.store.images.all():
+        if record.dataset and record.job == job:
+            if record.state == "ready":
+                return _view(ctx, record)
+            retire.remove(ctx, record.key)
+    return None
+
+
+def datasets(ctx: Context) -> list[DatasetView]:
+    """All versions of all datasets, by name, also those being made."""
+    found = [record for record in ctx.store.images.all() if record.dataset]
+    found.sort(key=lambda record: (record.dataset, record.version))
+    return [_view(ctx, record) for record in found]
+
+
+def dataset(ctx: Context, text: str) -> DatasetView:
+    """One version, the latest unless ``text`` says which; raises NotFound."""
+    return _view(ctx, version_named(ctx, text, removing=True), columns=True)
+
+
+def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
+    """What there is to say of a version; ``columns``: with its columns."""
+    return _view(ctx, record, columns=columns)
+
+
+def guest_size(store: Store, text: str) -> NodeSize:
+    """The guest that makes a dataset of a source, one at a time."""
+    with suppress(LabError):  # a source that is gone fails when it is read
+        source = sources.parse(text)
+        if isinstance(source, LabCapture):
+            return store.lab_with_nodes(source.lab).plans[0].size
+    return loader_size()
+
+
+def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
+    """Bytes of SQL, or of disks, of a source, as far as they are known before; 0: not known.
+
+    Raises InvalidSpec, and NotFound for an unknown lab.
+    """
+    source = sources.parse(text)
+    if isinstance(source, LabCapture):
+        return sum(node.size.disk for node in store.lab_with_nodes(source.lab).plans[:1])
+    return upload.stat().st_size if upload else size_of(source, ())
+
+
+def scan(ctx: Context, text: str) -> list[PersonalColumn]:
+    """The columns of a version that look personal and that its rules do not cover."""
+    made = read_provenance(ctx, version_named(ctx, text, removing=True))
+    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
+    return [
+        PersonalColumn(str(one.column), one.reason, one.rule)
+        for one in scan_columns(made.columns, rules)
+    ]
+
+
+def remove(ctx: Context, text: str, *, defer: bool = False) -> bool:
+    """Remove the version ``shop@2``, or all versions of ``shop``; whether they are gone.
+
+    Where labs use one of them nothing is removed; or, with ``defer``, no new lab gets that one, and
+    it is removed with the last of its labs. Raises NotFound, and Conflict.
+    """
+    record = version_named(ctx, text, removing=True)
+    wanted = [record] if "@" in text else versions_of(ctx, record.dataset)
+    with ExitStack() as locks:
+        free: list[ImageRecord] = []
+        for one in wanted:
+            try:
+                locks.enter_context(lock(ctx.home, "image", one.key, wait=False))
+                retire.check_unused(ctx, one.key)
+                free.append(one)
+            except Conflict as error:
+                if not defer:
+                    raise
+                if one.state == "ready":
+                    ctx.store.images.update(one.key, removing=True)
+                    what = f"{one.dataset}@{one.version} is removed with its last lab: {error.what}"
+                    ctx.progress.note("dataset", what)
+        for one in free:
+            retire.discard(ctx, one.key)
+    return len(free) == len(wanted)
+
+
+def check_rules(text: str) -> str:
+    """``text`` if it is empty, or masking rules; raises InvalidSpec, HostUnfit without mimesis."""
+    if text:
+        parse_rules(text.encode(), MASK)
+        require_mimesis()
+    return text
+
+
+@contextmanager
+def _series(ctx: Context, name: str) -> Iterator[None]:
+    """Hold the lock of a dataset's versions: two commands do not make the same one."""
+    with build_lock(ctx, "image", f"dataset.{name}"):
+        yield
+
+
+def default_engine(plan: Blueprint) -> str:
+    """The engine of datasets for a blueprint where none is named; raises InvalidSpec."""
+    found = next((name for name in dataset_families() if name in plan.engines), None)
+    if found is None:
+        raise InvalidSpec(f"the blueprint {plan.name} has no engine that loads datasets")
+    return found
+
+
+def check_engine(plan: str, engine: str) -> None:
+    """Raise InvalidSpec unless datasets for the blueprint ``plan`` can have the ``engine``."""
+    recipe = load_recipe(required(blueprint(plan), engine))
+    if not family_of(recipe.engine).loads_datasets:
+        loading = " or ".join(dataset_families())
+        raise InvalidSpec(
+            f"{engine} loads no datasets",
+            hint=f"a dataset's engine is {loading}, or a series of it",
+        )
+
+
+def _check_lab(
+    ctx: Context, source: LabCapture, asked: CreateDataset, files: Sequence[Path]
+) -> str:
+    """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
+    record = record_of(ctx, source.lab)
+    if asked.engine:
+        raise InvalidSpec(
+            f"{source}: the dataset gets the engine of the lab, {record.engine} "
+            f"{record.engine_version}",
+            hint="leave out the engine",
+        )
+    if not family_of(record.engine).loads_datasets:
+        loading = " or ".join(dataset_families())
+        raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is {loading}")
+    if files or asked.mask or asked.sql or asked.settings or asked.my_cnf:
+        raise InvalidSpec(
+            f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
+            " options",
+            hint="execute the statements in a branch of the lab, and make the dataset from that",
+        )
+    _check_whole(record)
+    return record.blueprint
+
+
+def _check_whole(lab: LabRecord) -> None:
+    """Raise InvalidSpec if the node of a lab that would wake does not have all data."""
+    if lab.plan.options.topology == "fan-in":
+        last = node_name(lab.node_count)
+        raise InvalidSpec(
+            f"lab {lab.name} is a fan-in: n1, of which a dataset would be made, has only its own"
+            " data",
+            hint=f"{last}, the last node, has everything: make the dataset of a dump of it",
+        )
+
+
+def _make(
+    ctx: Context,
+    name: str,
+    made: Provenance,
+    project: str,
+    accept: Accept,
+    upload: Path | None = None,
+) -> DatasetView:
+    source = sources.parse(made.source)
+    if isinstance(source, LabCapture):
+        return _of_lab(ctx, name, made, source, project, accept)
+    if isinstance(source, Uploaded):
+        if upload is None or not upload.is_file():
+            raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
+        source = DumpFile(upload, source.packing, str(source))
+    plan = blueprint(made.blueprint)
+    base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
+    version = _next(ctx, name)
+    key = dataset_key(base.name, name, version)
+    with (
+        images.using(ctx, base) as image,
+        build_lock(ctx, "image", key),
+    ):
+        began = time.time()
+        record = ImageRecord(
+            key, base.name, base.recipe.engine, "", "building", began, began,
+            dataset=name, version=version, parent=base.key, project=project, job=ctx.origin.job,
+        )  # fmt: skip
+        with images.making(ctx, record):
+            ctx.home.create_directory(Owner("image", key))
+            write_provenance(ctx, key, made)  # what is known while it is loaded
+            done = load(ctx, key, image, made, name, source, accept)
+            facts = publish.derive(ctx, key, images.built(ctx, base.key))
+            write_provenance(ctx, key, done)
+            images.is_ready(ctx, key, facts, time.time() - began)
+    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
+
+
+def _of_lab(
+    ctx: Context, name: str, made: Provenance, source: LabCapture, project: str, accept: Accept
+) -> DatasetView:
+    began = time.time()
+    with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
+        base = record_of(ctx, source.lab).image
+        of = ctx.store.images.get(base)
+        version = _next(ctx, name)
+        key = dataset_key(of.recipe, name, version)
+        with build_lock(ctx, "image", key):
+            record = ImageRecord(
+                key, of.recipe, of.engine, "", "building", began, began,
+                dataset=name, version=version, project=project, job=ctx.origin.job,
+            )  # fmt: skip
+            with images.making(ctx, record):
+                owner = Owner("image", key)
+                ctx.home.create_directory(owner)
+                write_provenance(ctx, key, made)  # what is known while it is copied
+                server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
+                with ctx.progress.step("rest", "stopping the server"):
+                    server.forget()
+                    if made.warm:
+                        server.try_queries(made.warm)
+                    tables, columns = server.analyse(), columns_of(server)
+                    accept(tables)
+                    server.rest(nodes_images[server.node.image])
+                with ctx.progress.step("copy", "copying the disks"):
+                    copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
+                    server.discard()
+                    facts = publish.derive(ctx, key, images.built(ctx, base), copies)
+                write_provenance(ctx, key, replace(made, tables=tuple(tables), columns=columns))
+                images.is_ready(ctx, key, facts, time.time() - began)
+    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
+
+
+def _next(ctx: Context, name: str) -> int:
+    """The number of a dataset's next version."""
+    return max((record.version for record in versions_of(ctx, name)), default=0) + 1
+
+
+def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:
+    try:
+        made = read_provenance(ctx, record, columns=columns)
+    except LabError:
+        made = Provenance("", "")
+    view = images.image(ctx, record.key)
+    return DatasetView(
+        name=record.dataset,
+        version=record.version,
+        state="removing" if record.removing else record.state,
+        image=record.key,
+        engine=f"{record.engine} {record.engine_version}".strip(),
+        source=made.source or ("imported" if made.blueprint else ""),
+        size=record.size,
+        loaded=made.loaded,
+        tables=tuple(asdict(table) for table in made.tables),
+        created_at=record.created_at,
+        seconds=record.build_seconds,
+        masked=made.masked or bool(made.mask),
+        used_by=view.used_by,
+        project=record.project,
+        blueprint=made.blueprint,
+        keep=made.keep,
+        columns=tuple(f"{one} {one.type}" for one in made.columns) if columns else (),
+        options=(*made.settings, *(["an option file"] if made.my_cnf else [])),
+        accounts=made.accounts,
+        definers=made.definers,
+    )

@@ -1,0 +1,138 @@
+"""A lab becomes a dataset: one of its nodes wakes alone, stops cleanly, and its disks are copied.
+
+The node wakes from its RAM, with the server that runs in it: booted, it would look for its cluster,
+and recover as after a crash. The disks are copied, not cloned, so that lab and dataset can be
+removed independently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from lab import host
+from lab.blueprints import Blueprint
+from lab.datasets.source import LabCapture
+from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.hypervisor import MemoryImage, memory_of
+from lab.imagebuild.manifest import ExtentsDigest
+from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
+from lab.lifecycle.captures.clone import MEMORY
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.loader import Server
+from lab.lifecycle.images.publish import BASE, Disk
+from lab.lifecycle.images.ready import Images
+from lab.lifecycle.labs.rollback import sound
+from lab.lifecycle.nodes.form import intend, put_seed, seed_of
+from lab.lifecycle.nodes.inspect import images_of, node_of, nodes_of, record_of
+from lab.lifecycle.nodes.inspect import lab as view_of_lab
+from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
+from lab.lifecycle.nodes.ports import reserve_segment
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.lifecycle.snapshots import snapshot
+from lab.names import Owner, VolumeName
+from lab.observe.ask import through_agent
+from lab.storage import VolumeSnapshot
+from lab.wait import Deadline, attempts
+
+_ANSWER_SECONDS = 30.0
+
+
+@contextmanager
+def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images]]:
+    """A capture of a lab with RAM, kept from removal in the block, and the images of its nodes.
+
+    Without a label a snapshot is taken, and removed afterwards. Raises NotFound, Conflict, and
+    InvalidSpec for a capture without RAM.
+    """
+    record = record_of(ctx, source.lab)
+    images = images_of(ctx, record, nodes_of(ctx, source.lab))
+    with snapshot.kept_or_taken(ctx, source.lab, source.label, "dataset") as found:
+        capture = sound(ctx, found, images)
+        if not capture.warm:
+            raise InvalidSpec(
+                f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
+                hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
+            )
+        yield capture, images
+
+
+def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
+    """Wake a node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
+
+    It is the first, or the one that takes writes now. Nobody is sent a new identity: the guest has
+    a segment of its own. Raises InvalidSpec if it did not take writes at that time, and as storage
+    and hypervisor do; what was made stays if it fails.
+    """
+    lab = capture.owner.name
+    record, (origin, *_) = record_of(ctx, lab), nodes_of(ctx, lab)
+    if record.plan.elects:
+        ends = view_of_lab(ctx, lab).endpoints
+        origin = node_of(ctx, lab, (*ends.get("writers", ends.get("rw", ())), origin.name)[0])
+    node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
+    host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
+    tags = {"owner": str(owner), "node": name}
+    with ctx.progress.step("clone", f"cloning {origin.name} of {lab}"):
+        segment, intent = reserve_segment(ctx, owner), intend(ctx, [node], images)
+        ctx.home.create_directory(owner)
+        volumes = [
+            ctx.storage.clone(found, node.volume(found.volume.volume), tags)
+            for found in disk_snapshots(ctx, capture, origin.name, images[node.image].volumes)
+        ]
+        former = seed_of(ctx, origin, parent_of(record), record.segment)
+        seed = put_seed(ctx, ctx.home.seed(owner, name), former.read_bytes())
+    base = capture.node(origin.name).base or capture.ref
+    ram = ctx.home.ram(base, origin.name)
+    wiring = Wiring(
+        home=ctx.home.id,
+        segment=segment,
+        seed=seed,
+        console_log=ctx.home.console_log(node.guest),
+        memory_file=ram,
+        tags={MEMORY: str(base)},
+    )
+    guest = guest_spec(node, volumes, images[node.image], wiring)
+    memory = memory_of(ctx.hypervisor)
+    with ctx.progress.step("restore", "restoring RAM"), start_slot(ctx, warm=True):
+        state = ctx.home.device_state(capture.ref, origin.name)
+        memory.restore(guest, MemoryImage(ram, state, guest.memory))
+        memory.resume([node.guest])
+    ctx.store.resources.made(*intent)
+    if record.plan.elects:
+        _check_role(ctx, record.plan, node, origin.name, capture)
+    return Server(ctx, node, images, segment, ())
+
+
+def _check_role(ctx: Context, plan: Blueprint, node: Node, original: str, capture: Capture) -> None:
+    """Raise InvalidSpec if a node, which woke alone, takes no writes: it follows another one."""
+    ask = through_agent(plan, ctx.hypervisor, [node])
+    for _ in attempts(Deadline.after(_ANSWER_SECONDS)):
+        with suppress(NotReady, CommandFailed):
+            if plan.role(node.role, ask(node)) in plan.writers:
+                return
+            raise InvalidSpec(
+                f"{original} did not take writes when {capture.label} was taken: another node did",
+                hint=f"`lab rollback {capture.owner.name} --to {capture.label}`, then make the"
+                " dataset from the running lab",
+            )
+    raise NotReady(f"the server of {original} does not answer")
+
+
+def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
+    """Copies of the disks of ``node``, which does not run, as those of its owner's image."""
+    origins = ctx.storage.snapshot(volumes_of(node, images), BASE)
+    return [_copy(ctx, node.owner, origin) for origin in origins]
+
+
+def _copy(ctx: Context, owner: Owner, origin: VolumeSnapshot) -> Disk:
+    """A copy and its digest, of which the disk is read once: hashes are most of the work."""
+    volume = VolumeName(owner, BASE, origin.volume.volume)
+    intent = ctx.store.resources.intend_all(owner, [("volume", str(volume))])
+    tags = {"owner": str(owner), "node": BASE}
+    with ctx.storage.read(origin) as content:
+        digest = ExtentsDigest(content.size)
+        hashed = replace(content, extents=digest.passed(content.extents))
+        made = ctx.storage.write(volume, origin.label, hashed, tags)
+    ctx.store.resources.made(*intent)
+    return Disk(made, digest.hexdigest())

@@ -1,0 +1,1 @@
+"""What a host has and needs: checks, storage, images, engines, leftovers."""

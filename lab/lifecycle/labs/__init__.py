@@ -1,0 +1,1 @@
+"""The verbs of a lab: made, started, changed, used and removed."""

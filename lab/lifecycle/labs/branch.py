@@ -1,0 +1,142 @@
+"""``lab branch``: new labs that are clones of a lab as it is, or as a snapshot has it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from lab import host
+from lab.errors import InvalidSpec
+from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images.order import Order, resolve
+from lab.lifecycle.labs.reserve import branch_record, reserved
+from lab.lifecycle.labs.rollback import sound
+from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
+from lab.lifecycle.nodes.form import put_seed, seed_of
+from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.preflight import preflight
+from lab.lifecycle.snapshots import snapshot
+from lab.names import LAB_NAME_LIMIT, Owner, branch_names
+from lab.spec import Identity
+from lab.state.records import LabRecord
+
+MOST = 50
+"""Branches that one command makes, at most."""
+
+
+def branch(
+    ctx: Context,
+    name: str,
+    new: str = "",
+    *,
+    at: str = "",
+    count: int = 1,
+    ttl: float | None = None,
+    keep_sessions: bool = False,
+    identity: Identity = "shared",
+    timeout: float,
+) -> list[LabView]:
+    """Make ``count`` labs that are clones of the lab ``name``, and return them once all are ready.
+
+    ``at``: the snapshot that is cloned, by label or name; empty: one is taken for it. ``new``: the
+    name of the branch, with a number added where there are several; empty: made from ``name``.
+    ``ttl``: seconds of their lease. ``keep_sessions``: client sessions in the capture are not
+    ended. ``identity``: "new" restarts the servers with ids and UUIDs of each branch's own, so that
+    it can be connected to other labs. ``timeout``: seconds that the nodes of one may take to get
+    ready. A branch that fails leaves nothing; those before it stay. A snapshot that was taken for
+    branches of which none was made is removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
+    """
+    if not 1 <= count <= MOST:
+        raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
+    names = branch_names(new, count)
+    parent, nodes = record_of(ctx, name), nodes_of(ctx, name)
+    order = resolve(ctx, replace(parent.spec, ttl=ttl))
+    check_host(ctx, order.nodes)
+    with snapshot.kept_or_taken(ctx, name, at, "branch") as capture:
+        _check_memory(ctx, nodes, capture, count)
+        made = []
+        for one in names:
+            own = _new_identity() if identity == "new" else 0
+            record = branch_record(ctx, order, parent, one, capture, own)
+            made.append(
+                _one(
+                    ctx, order, parent, nodes, record, capture, timeout, keep_sessions=keep_sessions
+                )
+            )
+    return made
+
+
+def _new_identity() -> int:
+    """A number from which the identities of a branch follow: a server id, of 32 bits, is near.
+
+    Others choose small server ids, by hand or by counting.
+    """
+    return (1 << 20) + secrets.randbelow(1 << 31)
+
+
+def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: int) -> None:
+    """Raise HostUnfit, with figures, unless there is memory for all branches.
+
+    As for every lab, what is available must suffice for all RAM of the last one. Those before it
+    have by then what they changed, which is at least what ``capture`` has.
+    """
+    memory = [node.size.memory for node in nodes]
+    changed = [node.state.size for node in capture.nodes if node.state is not None]
+    before = (changed if capture.warm else memory) * (count - 1)
+    hint = "make fewer branches, or remove a lab (`lab ls`)"
+    host.check_memory([*memory, *before], host.memory(), ctx.settings.memory_floor, hint=hint)
+
+
+def _one(
+    ctx: Context,
+    order: Order,
+    parent: LabRecord,
+    nodes: Sequence[Node],
+    record: LabRecord,
+    capture: Capture,
+    timeout: float,
+    *,
+    keep_sessions: bool,
+) -> LabView:
+    """Make the lab ``record``, a branch of ``parent``; ``nodes``: of that."""
+    with (
+        reserved(ctx, record, stem=parent.name[:LAB_NAME_LIMIT]) as lab,
+        all_or_nothing(ctx, lab, order.spec.ttl, keep=False),
+    ):
+        # It is recorded as a branch: who removes the capture from now on sees it.
+        snapshot.find(ctx, parent.name, capture.label)
+        preflight(ctx, order.nodes)
+        images = images_of(ctx, parent, nodes)
+        clone_in_use(
+            ctx,
+            lab,
+            order,
+            images,
+            sound(ctx, capture, images),
+            timeout,
+            refused=lambda why: ctx.progress.note(
+                "branch", f"{why}; {lab.name} boots from its disks"
+            ),
+            seeds=partial(_copy_seeds, ctx, parent, nodes, lab),
+            keep_sessions=keep_sessions,
+            identity=record.identity,
+        )
+        return mark_ready(ctx, lab, order.spec.ttl, record.created_at)
+
+
+def _copy_seeds(ctx: Context, parent: LabRecord, nodes: Sequence[Node], lab: Owner) -> None:
+    """Give a branch the seeds that the ``nodes`` of its parent boot with.
+
+    Where guests have addresses of their own, each has a seed of its own, written at its start.
+    """
+    ctx.home.create_directory(lab)
+    for node in nodes:
+        if node.guest_address:
+            continue
+        source = seed_of(ctx, node, parent_of(parent), parent.segment)
+        put_seed(ctx, ctx.home.seed(lab, node.name), source.read_bytes())

@@ -1,0 +1,135 @@
+"""``lab up --exist-ok``: the lab that is there already, or a new one."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+from lab import options
+from lab.errors import Busy, Conflict, NotFound, NotReady
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.views import LabView
+from lab.lifecycle.images.image import named
+from lab.lifecycle.images.order import resolve, with_image
+from lab.lifecycle.labs.reserve import new_record, reserved, traces
+from lab.lifecycle.labs.start import start
+from lab.lifecycle.labs.up import check_host, make
+from lab.lifecycle.nodes import configuration, inspect
+from lab.locks.named import held, lock
+from lab.spec import LabSpec
+from lab.state.records import LabRecord
+from lab.wait import Deadline
+
+_MADE = ("ready", "stopped", "failed")
+_TRIES = 20
+"""How often another command may take the name after it was found free."""
+
+
+def ensure(
+    ctx: Context,
+    spec: LabSpec,
+    *,
+    cold: bool = False,
+    keep_failed: bool = False,
+    timeout: float | None = None,
+) -> LabView:
+    """The lab that exists with the requested configuration, or a new one, as ``up`` makes it.
+
+    An existing one is started if it was stopped, and waited for if another command is making it.
+    Raises as ``up``, and Conflict if the lab of that name is not what ``spec`` asks for.
+    """
+    began, timeout = time.time(), timeout or ctx.settings.ready_timeout
+    spec = _with_existing_name(ctx, with_image(ctx, spec))
+    if (found := _existing(ctx, spec, timeout)) is not None:
+        return found
+    order = resolve(ctx, spec)
+    check_host(ctx, order.nodes)
+    with ExitStack() as stack:
+        for left in reversed(range(_TRIES)):
+            try:
+                lab = stack.enter_context(reserved(ctx, new_record(ctx, order)))
+                break
+            except Conflict as error:
+                taken = isinstance(error, Busy) or ctx.store.labs.find(spec.name)
+                if not spec.name or not taken or not left:
+                    raise
+            if (found := _existing(ctx, spec, timeout)) is not None:
+                return found  # another command was faster
+        return make(ctx, lab, order, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+
+
+def _with_existing_name(ctx: Context, spec: LabSpec) -> LabSpec:
+    """``spec`` with the name of the lab that ``exist_ok`` means, where it has none.
+
+    That is the blueprint's, or if another home has that, the first of ours that fits.
+    """
+    plain = spec.blueprint
+    if spec.name or ctx.store.labs.find(plain) is not None or plain not in traces(ctx):
+        return replace(spec, name=spec.name or plain)
+    wanted, numbered = _requested(ctx, spec), f"{plain}-"
+    labs = (record for record in ctx.store.labs.all() if record.name.startswith(numbered))
+    fits = (r.name for r in labs if not configuration.differs(configuration.of_record(r), wanted))
+    return replace(spec, name=next(fits, ""))
+
+
+def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
+    """The lab that has the name already, once it is ready; None if there is none.
+
+    One that another command is making or starting is waited for. Raises Conflict if it is not
+    what ``spec`` asks for, NotReady if that takes more than ``timeout`` seconds.
+    """
+    name = spec.name
+    if not name:
+        return None
+    deadline = Deadline.after(timeout)
+    while True:
+        record = ctx.store.labs.find(name)
+        if record is not None and record.state in _MADE:
+            configuration.check(name, configuration.of_record(record), _requested(ctx, spec))
+            _check_accounts(record, spec)
+            try:
+                found = inspect.lab(ctx, name)
+                return found if found.state == "ready" else start(ctx, name, timeout=timeout)
+            except (Busy, NotFound):
+                pass
+        elif not held(ctx.home, "lab", name):
+            return None
+        _until_free(ctx, name, deadline)
+
+
+def _check_accounts(record: LabRecord, spec: LabSpec) -> None:
+    """Raise Conflict if the passwords of further accounts are others than those requested."""
+    have, wanted = (
+        {user.name: user.native for user in of.user}
+        for of in (options.of(record.options), spec.options)
+    )
+    if other := sorted(name for name in wanted if wanted[name] != have.get(name)):
+        raise Conflict(
+            f"lab {record.name} exists, and has another password for {', '.join(other)}",
+            hint=f"`lab down {record.name}` removes it",
+        )
+
+
+def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
+    profile = ctx.settings.profile_of(spec.profile).name
+    return configuration.asked(
+        spec, profile=profile, image=spec.image and named(ctx, spec.image).key
+    )
+
+
+def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:
+    """Wait until no command works on the lab; raises NotReady."""
+
+    def note(pid: int | None) -> None:
+        ctx.progress.note("wait", f"waiting for process {pid or '?'}, which works on {name}")
+
+    try:
+        with lock(ctx.home, "lab", name, deadline=deadline, on_wait=note):
+            pass
+    except Busy as error:
+        raise NotReady(
+            f"timed out: lab {name} is locked by another process",
+            details=[str(error)],
+            hint="`--timeout` waits longer",
+        ) from None

@@ -1,0 +1,1 @@
+"""Snapshots of labs: taken, listed, removed, kept by a schedule."""

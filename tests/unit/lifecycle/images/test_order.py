@@ -1,0 +1,91 @@
+"""An order: what is decided about a lab before anything of it is made, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from lab import blueprints
+from lab.blueprints import NodePlan
+from lab.errors import InvalidSpec, NotFound
+from lab.lifecycle.captures import template
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import image
+from lab.lifecycle.images.order import choose, resolve
+from lab.lifecycle.labs.branch import branch
+from lab.lifecycle.labs.preview import preview
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.service import pool
+from lab.spec import LabSpec
+from tests.support.lifecycle_world import SIZE, World
+from tests.support.mixed import FRONT, Mixed, register
+
+SPEC = LabSpec("mixed", name="two", nodes=2, size=SIZE)
+PLANNED: list[str] = []
+
+
+@dataclass(frozen=True)
+class Counted(Mixed):
+    """Says how often its nodes are planned."""
+
+    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+        """See Blueprint."""
+        PLANNED.append(spec.name)
+        return super().plan(spec)
+
+
+COUNTED = Counted()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    register(monkeypatch)
+    monkeypatch.setitem(blueprints.KNOWN, "mixed", f"{__name__}:COUNTED")
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda ctx: up(ctx, replace(SPEC, name="one")),
+        lambda ctx: up(ctx, replace(SPEC, name="one"), cold=True),
+        lambda ctx: preview(ctx, replace(SPEC, name="one")),
+        lambda ctx: template.build(ctx, SPEC),
+        lambda ctx: pool.keys(ctx, SPEC),
+        lambda ctx: branch(ctx, "two", timeout=10),
+    ],
+    ids=["up", "up --cold", "up --dry-run", "template build", "pool", "branch"],
+)
+def test_nodes_are_planned_once(world: World, verb: Callable[[Context], object]) -> None:
+    """Protects from parts of a verb that see other nodes than the rest of it."""
+    with world.open() as ctx:
+        up(ctx, SPEC)
+        PLANNED.clear()
+        verb(ctx)
+        assert len(PLANNED) == 1
+
+
+def test_an_order_has_all_that_follows_from_a_request(world: World) -> None:
+    with world.open() as ctx:
+        order = resolve(ctx, SPEC)
+        assert [node.name for node in order.nodes] == ["n1", "n2"]
+        assert order.profile == ctx.settings.profile_of("")
+        assert [one.name for one in order.others] == [FRONT.recipe]
+        made = up(ctx, SPEC)
+        assert choose(ctx, order)[0].key == made.image
+        assert order.other_keys == {FRONT.recipe: made.nodes[1].image}
+
+
+def test_an_image_that_is_named_is_the_only_choice(world: World) -> None:
+    with world.open() as ctx:
+        key = image.build(ctx, "mariadb").key
+        (choice,) = resolve(ctx, replace(SPEC, image=key)).choices
+        assert (choice.key, choice.named) == (key, key)
+        with pytest.raises(NotFound):
+            resolve(ctx, replace(SPEC, image="mariadb-0000"))
+        other = image.build(ctx, "haproxy").key
+        with pytest.raises(InvalidSpec, match="cannot use the image"):
+            resolve(ctx, replace(SPEC, image=other))

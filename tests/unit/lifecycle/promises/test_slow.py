@@ -1,0 +1,111 @@
+"""Servers on a host that is too busy: they become ready, only later."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.errors import NotReady
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.nodes.connection import account_of
+from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
+from lab.lifecycle.nodes.readiness import until_ready
+from lab.observe.account import Account
+from lab.observe.ask import through_port
+from lab.observe.ways import Rows
+from lab.spec import LabSpec
+from lab.wait import Deadline
+from tests.support.lifecycle_world import SIZE, World
+
+WORK = 0.4
+"""Seconds that a server works for each connection: more than one that is asked once has."""
+PATIENCE = 0.3
+
+
+class Busy:
+    """Servers that work for one connection after the other, also once its client has gone."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.asked = 0
+        self._sql_all = ctx.sql_all
+        self._until: dict[int, float] = {}
+        self._guard = threading.Lock()
+
+    def __call__(
+        self, account: Account, port: int, statements: Sequence[str], *, timeout: float, **how: Any
+    ) -> list[Rows]:
+        """What the server says, if that is within ``timeout``."""
+        now = time.monotonic()
+        with self._guard:
+            self.asked += 1
+            done = self._until[port] = max(self._until.get(port, now), now) + WORK
+        if done > now + timeout:
+            time.sleep(timeout)
+            raise NotReady("no SQL", begun=True)
+        time.sleep(done - now)
+        return self._sql_all(account, port, statements, timeout=timeout, **how)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    """Of a replicating lab: its source is asked by each replica as well."""
+    with World(tmp_path).open() as ctx:
+        up(ctx, LabSpec("replication", name="shop", size=SIZE))
+        yield ctx
+
+
+def _wait(ctx: Context, seconds: float, *, grows: bool) -> None:
+    nodes, record = nodes_of(ctx, "shop"), record_of(ctx, "shop")
+    deadline = Deadline.after(seconds)
+    ask = through_port(
+        ctx.ways, record.plan, account_of(ctx.home, record), nodes,
+        patience=PATIENCE, deadline=deadline if grows else None,
+    )  # fmt: skip
+    until_ready(ctx, nodes, record.plan, ask, deadline, pause=0.01)
+
+
+def test_a_server_is_not_kept_busy_by_who_waits_for_it(ctx: Context) -> None:
+    """Protects from a wait without end: what was given up is work for the server all the same."""
+    busy = Busy(ctx)
+    _wait(replace(ctx, sql_all=busy), 30.0, grows=True)
+    assert busy.asked < 40
+    with pytest.raises(NotReady):  # it would be, with the same time for each
+        _wait(replace(ctx, sql_all=Busy(ctx)), 2.0, grows=False)
+
+
+def test_a_wait_ends_in_time_however_slow_a_server_is(ctx: Context) -> None:
+    """Protects `--timeout`: the time that a slow server gets is part of it."""
+    began = time.monotonic()
+    with pytest.raises(NotReady):
+        _wait(replace(ctx, sql_all=_never), 1.0, grows=True)
+    assert time.monotonic() - began < 1.0 + 4 * PATIENCE
+
+
+def _never(*_: object, timeout: float, **__: object) -> list[Rows]:
+    time.sleep(timeout)
+    raise NotReady("no SQL", begun=True)
+
+
+def test_a_look_waits_for_a_server_that_began_to_answer(tmp_path: Path) -> None:
+    """Protects `lab ls` on busy hosts: what `up` found ready is not `unreachable` after it."""
+    limit = WORK * 0.8
+    with World(tmp_path).open() as ctx:
+        up(ctx, LabSpec("single", name="shop", size=SIZE))
+        hurried = replace(ctx, settings=replace(ctx.settings, answer_timeout=limit))
+        assert lab(replace(hurried, sql_all=Busy(ctx)), "shop").state == "ready"
+        for never, seconds in ((_never, 4 * limit), (_silent, limit)):
+            began = time.monotonic()
+            assert lab(replace(hurried, sql_all=never), "shop").state == "unreachable"
+            assert time.monotonic() - began < seconds + 4 * WORK  # the rest is for a busy host
+
+
+def _silent(*_: object, timeout: float, **__: object) -> list[Rows]:
+    time.sleep(timeout)
+    raise NotReady("no SQL")
