@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from lab.blueprints import Blueprint, blueprint
+from lab.blueprints import Blueprint, blueprint, with_options
 from lab.config.enginefile import dataset_families, family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
@@ -36,6 +36,7 @@ from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
 from lab.lifecycle.images.image import version_named, versions_of
+from lab.lifecycle.images.initial import check_initial
 from lab.lifecycle.images.order import required
 from lab.lifecycle.images.provenance import Provenance, read_provenance, write_provenance
 from lab.lifecycle.nodes.inspect import record_of
@@ -332,6 +333,8 @@ def _make(
         source = DumpFile(upload, source.packing, str(source))
     plan = blueprint(made.blueprint)
     base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
+    options = loading_options(made.settings, made.my_cnf)
+    check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])
     version = _next(ctx, name)
     key = dataset_key(base.name, name, version)
     with (

@@ -11,11 +11,13 @@ from lab.blueprints import Blueprint, NodePlan, blueprint, blueprint_of, planned
 from lab.config import enginefile
 from lab.config.profile import Profile
 from lab.errors import InvalidSpec, LabError, OutOfReach
+from lab.imagebuild.recipe import load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.image import ImageSpec
+from lab.lifecycle.images.initial import check_initial
 from lab.lifecycle.images.ready import Image, Images
 from lab.spec import LabSpec
 from lab.units import format_size
@@ -113,8 +115,17 @@ def choose(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
     """The choice of an order that is to be used now, and why, if it is not the first.
 
     That is the first whose engine did not fail within the last day (failures.py), and whose image
-    exists or whose repository can be reached; else the last of them.
+    exists or whose repository can be reached; else the last of them. Raises InvalidSpec for options
+    that its server cannot have, before its image is built.
     """
+    choice, why = _first_usable(ctx, order)
+    servers = [node for node in order.nodes if node.has_server]
+    engines = {load(node.recipe or choice.name).engine for node in servers}
+    check_initial(order.blueprint, engines, [node.role for node in servers])
+    return choice, why
+
+
+def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
     passed = remedy = ""
     *preferred, last = order.choices
     engines = order.blueprint.engines

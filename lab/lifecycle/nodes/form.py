@@ -25,7 +25,7 @@ from lab.lifecycle.nodes.nodes import (  # fmt: skip
     volumes_of,
 )
 from lab.lifecycle.nodes.readiness import until_ready
-from lab.lifecycle.nodes.user_options import check_initial, initialise, until_started
+from lab.lifecycle.nodes.user_options import initialise, until_started
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.observe.ask import FROM_INSIDE, through_agent
 from lab.paths import writing
@@ -65,15 +65,9 @@ def form(
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
     Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
-    NotReady if they are no cluster by then, InvalidSpec for options of servers that they cannot
-    have, and as storage and hypervisor do. What was made stays: the caller releases the owner.
+    NotReady if they are no cluster by then, InvalidSpec for options that a server refuses, and as
+    storage and hypervisor do. What was made stays: the caller releases the owner.
     """
-    servers = [node for node in formation.nodes if node.has_server]
-    check_initial(
-        formation.blueprint,
-        engines_of(servers, formation.images),
-        [node.role for node in servers],
-    )
     with ctx.progress.step(
         "clone", f"cloning the image for {counted(len(formation.nodes), 'node')}"
     ):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from lab.blueprints import Blueprint, Engine, Member, server, writers_of
-from lab.blueprints.dialects import DIALECTS, dialect_of
-from lab.config.enginefile import family_of
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.cluster import GuestCluster
@@ -15,32 +12,6 @@ from lab.lifecycle.nodes.readiness import server_errors
 from lab.wait import Deadline, attempts
 
 _LOOK_SECONDS = 30.0
-_GIVEN = re.compile(r"^[ \t]*([A-Za-z][\w-]*)[ \t]*=[ \t]*([^\s#]+)", re.MULTILINE)
-
-
-def check_initial(plan: Blueprint, engines: Mapping[str, Engine], roles: Iterable[str]) -> None:
-    """Raise InvalidSpec for options with which no server of an image can start: before a boot."""
-    initial = [dialect_of(engine).initial for engine in engines.values()]
-    for role in sorted(set(roles)):
-        for name, value in _GIVEN.findall(plan.options.option_file(role)):
-            plain = name.lower().replace("-", "_").removeprefix("loose_")
-            for kept in filter(None, (of_server.get(plain) for of_server in initial)):
-                if value.lower() in kept:
-                    continue
-                raise InvalidSpec(
-                    f"{plain} = {value} cannot be set: a server has what its data directory was"
-                    f" initialised with, which is {' or '.join(sorted(kept))} in lab's images",
-                    hint="; ".join(["leave it out", *_titles(plain, value)]),
-                )
-
-
-def _titles(option: str, value: str) -> list[str]:
-    """Which dialect's servers can have an option that they keep, if any."""
-    return [
-        f"{family_of(name).title} can have it"
-        for name, dialect in DIALECTS.items()
-        if value.lower() in dialect.initial.get(option, ())
-    ]
 
 
 def until_started(

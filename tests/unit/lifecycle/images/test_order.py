@@ -19,6 +19,7 @@ from lab.lifecycle.labs.branch import branch
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
+from lab.options import Options
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 from tests.support.mixed import FRONT, Mixed, register
@@ -89,3 +90,17 @@ def test_an_image_that_is_named_is_the_only_choice(world: World) -> None:
         other = image.build(ctx, "haproxy").key
         with pytest.raises(InvalidSpec, match="cannot use the image"):
             resolve(ctx, replace(SPEC, image=other))
+
+
+@pytest.mark.parametrize(
+    "verb", [up, preview, template.build, pool.keys], ids=["up", "preview", "template", "pool"]
+)
+def test_no_image_is_built_for_options_that_its_server_cannot_have(
+    tmp_path: Path, verb: Callable[[Context, LabSpec], object]
+) -> None:
+    """Protects from minutes of a build whose end is the refusal of an option."""
+    options = Options(set=("innodb_page_size=4k",))
+    with World(tmp_path).open() as ctx:
+        with pytest.raises(InvalidSpec, match="data directory was initialised with"):
+            verb(ctx, LabSpec("single", name="one", size=SIZE, options=options))
+        assert not ctx.store.images.all()

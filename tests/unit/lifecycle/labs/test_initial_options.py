@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from lab.blueprints import Engine, with_options
+from lab.blueprints import with_options
 from lab.errors import InvalidSpec
-from lab.lifecycle.nodes.user_options import check_initial
+from lab.lifecycle.images.initial import check_initial
 from lab.options import OptionFile, Options
 
-ENGINE = Engine("mariadb", "11.8", "[mariadbd]\n", "/etc/mysql/lab.cnf", "mysql", 100, 101)
-MYSQL = replace(ENGINE, name="mysql")
+ENGINE, MYSQL = "mariadb", "mysql"
 
 
-def check(engine: Engine, options: Options) -> None:
-    check_initial(with_options("single", options, 1), {"n1": engine}, ["server"])
+def check(engine: str, options: Options) -> None:
+    check_initial(with_options("single", options, 1), [engine], ["server"])
 
 
 @pytest.mark.parametrize(
@@ -45,7 +42,7 @@ def test_what_mysql_cannot_have(options: Options) -> None:
         (ENGINE, Options(set=("innodb_page_size=16K",))),
     ],
 )
-def test_what_servers_can_have(engine: Engine, options: Options) -> None:
+def test_what_servers_can_have(engine: str, options: Options) -> None:
     check(engine, options)
 
 
