@@ -144,13 +144,13 @@ class Condition:
 class Remedy:
     """What helps a node that booted and does not get ready.
 
-    ``order``: its name; the same order is counted for each node. ``argv``: the program that does
+    ``action``: its name; the same action is counted for each node. ``argv``: the program that does
     it, run in the node as root with ``stdin``. ``why``: the reason; ``effect``: what happens to the
     node, empty if ``why`` says it. ``replaces``: the node's data are replaced by those of another.
     """
 
     node: str
-    order: str
+    action: str
     argv: tuple[str, ...]
     why: str
     effect: str = ""
@@ -164,7 +164,7 @@ class Situation:
 
     ``standings``: the output of the blueprint's ``standing`` program, by node. ``all_here``: those
     are all nodes of the lab. ``waited``: nothing changed for as long as a node could need.
-    ``given``: how often each order was given to a node. ``password``: of the lab's user, empty
+    ``given``: how often each action was taken on a node. ``password``: of the lab's user, empty
     while it is not known.
     """
 

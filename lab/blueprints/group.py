@@ -56,7 +56,7 @@ _CHANNEL = "FOR CHANNEL 'group_replication_recovery'"
 _PROGRAM = "/usr/lib/lab/regroup"
 _START_SECONDS = 120.0
 _MOST = 2
-"""How often a node gets the same order."""
+"""How often the same action is taken on a node."""
 _WEIGHT = 110
 """Of members in elections, ten less for each: of those that are left, the first is elected."""
 _VIEW = 100
@@ -430,17 +430,17 @@ def _login(password: str) -> str:
     )
 
 
-def _regroup(order: str, engine: Engine) -> tuple[str, ...]:
-    """The guest's program ``regroup`` with an order: state, bootstrap or leave."""
-    return (_PROGRAM, order, engine.service)
+def _regroup(action: str, engine: Engine) -> tuple[str, ...]:
+    """The guest's program ``regroup`` with an action: state, bootstrap or leave."""
+    return (_PROGRAM, action, engine.service)
 
 
-def _remedy(engines: Mapping[str, Engine], node: str, order: str, why: str) -> Remedy:
-    return Remedy(node, order, _regroup(order, engines[node]), why)
+def _remedy(engines: Mapping[str, Engine], node: str, action: str, why: str) -> Remedy:
+    return Remedy(node, action, _regroup(action, engines[node]), why)
 
 
-def _may(situation: Situation, node: str, order: str) -> bool:
-    return situation.given.get((node, order), 0) < _MOST
+def _may(situation: Situation, node: str, action: str) -> bool:
+    return situation.given.get((node, action), 0) < _MOST
 
 
 def _look(cluster: Cluster, engines: Mapping[str, Engine]) -> dict[str, Mapping[str, str]]:

@@ -37,7 +37,7 @@ _EVENTS = (
 """Which events are executed: a session of one has the definer as its user, and as its command
 ``Connect``, or ``Killed`` until what it wrote is undone."""
 _MOST = 2
-"""How often a node gets the same order; then the data of a server that ends are replaced."""
+"""How often the same action is taken on a node; then a server that ends gets other data."""
 _EFFECTS = {
     "restart": "; its server is restarted",
     "transfer": "; its data are replaced by a state transfer (SST) from another node",
@@ -104,9 +104,9 @@ def _number(text: str) -> int:
     return int(text) if _SEQNO.fullmatch(text) else -1
 
 
-def program(order: str, engine: Engine) -> tuple[str, ...]:
-    """The guest's program ``rejoin`` with an order: state, restart, bootstrap or transfer."""
-    return (_PROGRAM, order, engine.service)
+def program(action: str, engine: Engine) -> tuple[str, ...]:
+    """The guest's program ``rejoin`` with an action: state, restart, bootstrap or transfer."""
+    return (_PROGRAM, action, engine.service)
 
 
 def unchanging(standing: str) -> str:
@@ -128,14 +128,14 @@ def remedies(situation: Situation, engines: Mapping[str, Engine]) -> list[Remedy
     """See Blueprint."""
     found, nodes = [], _parsed(situation)
     donor = any(node.status == "Primary" for node in nodes)
-    for node, order, why in _orders(situation, nodes):
-        if order == "restart" and situation.given.get((node, order), 0) >= _MOST:
-            order = "transfer" if donor else order  # noqa: PLW2901
-        if situation.given.get((node, order), 0) < _MOST:
-            argv, effect = program(order, engines[node]), _EFFECTS[order]
-            found.append(Remedy(node, order, argv, why, effect, replaces=order == "transfer"))
+    for node, action, why in _actions(situation, nodes):
+        if action == "restart" and situation.given.get((node, action), 0) >= _MOST:
+            action = "transfer" if donor else action  # noqa: PLW2901
+        if situation.given.get((node, action), 0) < _MOST:
+            argv, effect = program(action, engines[node]), _EFFECTS[action]
+            found.append(Remedy(node, action, argv, why, effect, replaces=action == "transfer"))
     # The node that starts the cluster is first: the others find it when they look.
-    return sorted(found, key=lambda remedy: remedy.order != "bootstrap")
+    return sorted(found, key=lambda remedy: remedy.action != "bootstrap")
 
 
 def rest(cluster: Cluster, engines: Mapping[str, Engine]) -> None:
@@ -216,8 +216,8 @@ def _parsed(situation: Situation) -> list[_Standing]:
     return [_Standing.parse(node, text) for node, text in situation.standings.items()]
 
 
-def _orders(situation: Situation, nodes: Sequence[_Standing]) -> list[tuple[str, str, str]]:
-    """Node, order and reason."""
+def _actions(situation: Situation, nodes: Sequence[_Standing]) -> list[tuple[str, str, str]]:
+    """Node, action and reason."""
     if any(node.status == "Primary" for node in nodes):
         return [r for node in nodes if (r := _follows(node, waited=situation.waited))]
     if any(node.history is None for node in nodes):
@@ -243,7 +243,7 @@ def _orders(situation: Situation, nodes: Sequence[_Standing]) -> list[tuple[str,
     )
     return [
         (best.node, "bootstrap", f"{why} ({best.seqno})"),
-        *(order for order in ended if order[0] != best.node),
+        *(action for action in ended if action[0] != best.node),
     ]
 
 

@@ -38,7 +38,7 @@ _SLICE = 2
 _LEAP = 1000
 """By what the number of a promotion grows that may be later than some which no node remembers."""
 _MOST = 2
-"""How often a node gets the same order."""
+"""How often the same action is taken on a node."""
 _GTID = re.compile(r"([0-9]{1,10}-[0-9]{1,10})-([0-9]{1,19})")
 _NODE, _EPOCH = re.compile(r"n[1-9]"), re.compile(r"[0-9]{1,9}")
 _ADDRESS = re.compile(r"[0-9.]{7,15}")
@@ -181,8 +181,8 @@ def remedies(
     if situation.given.get((new.node, "lead"), 0) >= _MOST:
         return []
     own = role(engines[new.node])
-    order = (PROGRAM, "lead", str(newest.epoch), new.node, *own.lead)
-    given = [Remedy(new.node, "lead", order, "it is the source; it takes writes")]
+    argv = (PROGRAM, "lead", str(newest.epoch), new.node, *own.lead)
+    given = [Remedy(new.node, "lead", argv, "it is the source; it takes writes")]
     if new.follows:  # its promotion was interrupted
         why = f"it was to be the source; it does not follow {new.follows} any more"
         given.insert(0, Remedy(new.node, "unlink", _FOLLOW, why, stdin=_lines(own.unlink)))
@@ -203,9 +203,9 @@ def _followers(
         if one is source:
             continue
         if not one.remembers(source):
-            given.append(_order(one, "note", source, source.note))
+            given.append(_action(one, "note", source, source.note))
         if one.writable:
-            given.append(_order(one, "yield", source, role(engines[one.node]).follow))
+            given.append(_action(one, "yield", source, role(engines[one.node]).follow))
         if one.follows == _address(source.node) and one.running:
             continue
         try:
@@ -222,18 +222,18 @@ def _followers(
         statements = follow(
             role(engines[one.node]), one, _address(source.node), situation.password, delay
         )
-        given.append(_order(one, "follow", source, stdin=_lines(statements)))
-    given = [one for one in given if situation.given.get((one.node, one.order), 0) < _MOST]
+        given.append(_action(one, "follow", source, stdin=_lines(statements)))
+    given = [one for one in given if situation.given.get((one.node, one.action), 0) < _MOST]
     if refused is not None and not given:
         raise refused
     return given
 
 
-def _order(
-    one: Standing, order: str, source: Standing, words: Sequence[str] = (), stdin: bytes = b""
+def _action(
+    one: Standing, action: str, source: Standing, words: Sequence[str] = (), stdin: bytes = b""
 ) -> Remedy:
     why = f"it follows {source.node}, which is the source"
-    return Remedy(one.node, order, (PROGRAM, order, *words), why, stdin=stdin)
+    return Remedy(one.node, action, (PROGRAM, action, *words), why, stdin=stdin)
 
 
 def _check_contained(one: Standing, source: Standing) -> None:

@@ -138,7 +138,7 @@ class _Rescue:
         said = set[tuple[str, str]]()
         for remedy in self.blueprint.remedies(situation, self.engines):
             line = remedy.node, f"{remedy.why}{remedy.effect}"
-            self._give(remedy, silent=line in said)  # one reason may need several orders
+            self._give(remedy, silent=line in said)  # one reason may need several actions
             said.add(line)
 
     def _ask(self, node: Node) -> str:
@@ -158,7 +158,7 @@ class _Rescue:
                 self.ctx.progress.note("recover", f"{node} {remark}")
 
     def _give(self, remedy: Remedy, *, silent: bool) -> None:
-        self.given[remedy.node, remedy.order] += 1
+        self.given[remedy.node, remedy.action] += 1
         self.since = time.monotonic()
         if remedy.replaces:
             self.reported.add(remedy.node)

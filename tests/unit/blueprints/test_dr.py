@@ -153,10 +153,10 @@ def test_remedies_of_both_sites() -> None:
     }
     engines = {member.name: ENGINE for member in MEMBERS}
     found = DR.remedies(Situation(standings, False, True, {}), engines)
-    assert [(one.node, one.order) for one in found] == [("n3", "bootstrap"), ("n4", "restart")]
+    assert [(one.node, one.action) for one in found] == [("n3", "bootstrap"), ("n4", "restart")]
     assert "(3)" in found[0].why, "the seqno is before the comma"
     only = DR.remedies(Situation({"n4": "server\tfailed\n"}, False, True, {}), engines)
-    assert [(one.node, one.order) for one in only] == [("n4", "restart")]
+    assert [(one.node, one.action) for one in only] == [("n4", "restart")]
     # A replica that went back logs in as it did before.
     down = {"n4": "server\tactive\nrunning\tno\n", "n5": "server\tactive\nrunning\tyes\n"}
     (relink,) = DR.remedies(Situation(down, False, False, {}, "s3cret"), engines)

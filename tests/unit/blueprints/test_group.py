@@ -64,54 +64,54 @@ def standing(
     return "".join(f"{name}\t{value}\n" for name, value in rows.items())
 
 
-def orders(
+def actions(
     *standings: str, all_here: bool = True, waited: bool = False, given: int = 0
 ) -> list[tuple[str, str]]:
-    """Who is given which order."""
+    """Who is given which action."""
     by_node = {f"n{number}": text for number, text in enumerate(standings, 1)}
-    before = {(node, order): given for node in by_node for order in ("bootstrap", "leave")}
+    before = {(node, action): given for node in by_node for action in ("bootstrap", "leave")}
     found = GROUP.remedies(Situation(by_node, all_here, waited, before), ENGINES)
-    return [(one.node, one.order) for one in found]
+    return [(one.node, one.action) for one in found]
 
 
 def test_who_has_received_the_most_starts_the_group() -> None:
     """Protects acknowledged transactions: also those that are received and not executed yet."""
-    assert orders(
+    assert actions(
         standing(f"{UUID}:1-90"), standing(f"{UUID}:1-80", f"{UUID}:1-95"), standing(f"{UUID}:1-92")
     ) == [("n2", "bootstrap")]
-    assert orders(*[standing("")] * 3) == [("n1", "bootstrap")]
-    assert orders(*[standing("")] * 3, given=2) == []
+    assert actions(*[standing("")] * 3) == [("n1", "bootstrap")]
+    assert actions(*[standing("")] * 3, given=2) == []
 
 
 def test_a_group_that_lives_is_left_alone() -> None:
     serving = standing(f"{UUID}:1-9", member="ONLINE", reachable=2)
-    assert orders(serving, standing(f"{UUID}:1-99"), standing("")) == []
+    assert actions(serving, standing(f"{UUID}:1-99"), standing("")) == []
 
 
 def test_a_minority_leaves_before_the_group_is_started() -> None:
     """Protects what the others have: who is left may lack transactions."""
     left = standing(f"{UUID}:1-9", member="ONLINE", reachable=1)
-    assert orders(left, standing(f"{UUID}:1-9"), standing("")) == [("n1", "leave")]
-    assert orders(left, left, left) == [], "they may find each other again"
-    assert len(orders(left, left, left, waited=True)) == 3
+    assert actions(left, standing(f"{UUID}:1-9"), standing("")) == [("n1", "leave")]
+    assert actions(left, left, left) == [], "they may find each other again"
+    assert len(actions(left, left, left, waited=True)) == 3
 
 
 def test_nobody_starts_a_group_while_it_is_not_known_who_is_ahead() -> None:
-    assert orders(standing(""), "server\tactive\n", standing("")) == []
-    assert orders(standing(""), "server\tactivating\n", standing("")) == []
+    assert actions(standing(""), "server\tactive\n", standing("")) == []
+    assert actions(standing(""), "server\tactivating\n", standing("")) == []
     with pytest.raises(NotReady, match="a node that does not run may have transactions"):
-        orders(standing(""), standing(""), all_here=False)
+        actions(standing(""), standing(""), all_here=False)
     with pytest.raises(NotReady, match="not a GTID set"):
-        orders(standing(""), standing("what?"), standing(""))
+        actions(standing(""), standing("what?"), standing(""))
     with pytest.raises(NotReady, match="n2 has transactions that n1 has not"):
-        orders(standing(f"{UUID}:1-9"), standing(f"{UUID}:5-11"), standing(""))
-    assert orders("server\tfailed\n", standing(""), standing("")) == [("n1", "restart")]
+        actions(standing(f"{UUID}:1-9"), standing(f"{UUID}:5-11"), standing(""))
+    assert actions("server\tfailed\n", standing(""), standing("")) == [("n1", "restart")]
 
 
 def test_a_group_is_not_started_while_a_member_leaves() -> None:
     """Protects the start of the group: it is refused while STOP GROUP_REPLICATION runs."""
     leaves = standing(f"{UUID}:1-9", member="ONLINE", reachable=1) + "leaves\tyes\n"
-    assert orders(leaves, standing(f"{UUID}:1-9"), standing("")) == []
+    assert actions(leaves, standing(f"{UUID}:1-9"), standing("")) == []
     assert GROUP.unchanging(leaves) != GROUP.unchanging(leaves.replace("leaves\tyes\n", ""))
 
 

@@ -177,7 +177,7 @@ class Group:
 
     guests: dict[str, Guest]
     plan: Blueprint
-    orders: list[tuple[str, str]] = field(default_factory=list)
+    actions: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def members(self) -> Sequence[Member]:
@@ -220,7 +220,7 @@ class Group:
                 if one.process}  # fmt: skip
 
     def until_whole(self, seconds: float = 150, password: str = "") -> None:
-        """What `lab start` does: look, and give the orders of the blueprint."""
+        """What `lab start` does: look, and give the actions of the blueprint."""
         given: Counter[tuple[str, str]] = Counter()
         before: dict[str, str] = {}
         for _ in attempts(Deadline.after(seconds), first=2, most=2):
@@ -232,8 +232,8 @@ class Group:
                 whole = len(here) == len(self.guests)
                 situation = Situation(here, whole, False, given, password)
                 for remedy in self.plan.remedies(situation, self.engines):
-                    given[remedy.node, remedy.order] += 1
-                    self.orders.append((remedy.node, remedy.order))
+                    given[remedy.node, remedy.action] += 1
+                    self.actions.append((remedy.node, remedy.action))
                     with suppress(CommandFailed):
                         guest = self.guests[remedy.node]
                         guest.regroup(*remedy.argv[1:], stdin=remedy.stdin)
@@ -327,8 +327,8 @@ def test_it_comes_back(group: Group, options: Options) -> None:
     for name in ("n2", "n3"):
         group.guests[name].start()
     group.until_whole()
-    assert ("n1", "leave") in group.orders
-    assert [order for _, order in group.orders].count("bootstrap") == 2
+    assert ("n1", "leave") in group.actions
+    assert [action for _, action in group.actions].count("bootstrap") == 2
     for guest in group.guests.values():
         assert guest.ask("SELECT id FROM shop.t") == [(1,)]
     assert group.primaries() == (list(NAMES) if options.multi_primary else ["n1"])
@@ -382,7 +382,7 @@ def test_members_that_left_while_their_servers_ran(group: Group) -> None:
     n3.ask("START GROUP_REPLICATION")
     n3.until("ERROR")
     group.until_whole(password="secret")
-    assert sorted(group.orders[-2:]) == [("n2", "return"), ("n3", "return")]
+    assert sorted(group.actions[-2:]) == [("n2", "return"), ("n3", "return")]
     # As a node is that was rolled back: it lacks something, and its recovery is refused.
     n2.ask(_LOGIN)
     n2.stop()
@@ -390,7 +390,7 @@ def test_members_that_left_while_their_servers_ran(group: Group) -> None:
     n2.start()
     n2.until("RECOVERING")
     group.until_whole(password="secret")
-    assert group.orders[-1] == ("n2", "return")
+    assert group.actions[-1] == ("n2", "return")
     assert [guest.ask(_ROWS) for guest in group.guests.values()] == [[(3,)]] * 3
     # One in ERROR, which has the most, starts the group that the others have left.
     n1.ask("SET GLOBAL group_replication_unreachable_majority_timeout = 3")
@@ -400,7 +400,7 @@ def test_members_that_left_while_their_servers_ran(group: Group) -> None:
     n1.until("ERROR")
     n3.start()
     group.until_whole(password="secret")
-    assert group.orders[-2:] == [("n1", "bootstrap"), ("n2", "return")]
+    assert group.actions[-2:] == [("n1", "bootstrap"), ("n2", "return")]
     assert [guest.ask(_ROWS) for guest in group.guests.values()] == [[(4,)]] * 3
 
 

@@ -43,13 +43,13 @@ LOST = stands(server="active", status="Disconnected", comment="Inconsistent")
 A, B, C = (stands(me=me, view="abc") for me in "abc")
 
 
-def orders(*nodes: str, all_here: bool = True, waited: bool = False) -> dict[str, str]:
-    """The orders by node, n1 first."""
+def actions(*nodes: str, all_here: bool = True, waited: bool = False) -> dict[str, str]:
+    """The actions by node, n1 first."""
     standings = {f"n{number}": text for number, text in enumerate(nodes, 1)}
     situation = Situation(standings, all_here, waited, {})
     found = blueprint("galera").remedies(situation, ENGINES)
     assert all(remedy.why for remedy in found)
-    return {remedy.node: remedy.order for remedy in found}
+    return {remedy.node: remedy.action for remedy in found}
 
 
 @pytest.mark.parametrize(
@@ -67,36 +67,38 @@ def orders(*nodes: str, all_here: bool = True, waited: bool = False) -> dict[str
     ids=["ready", "restorable", "recovering", "silent", "joining", "bootstrapping", "partly"],
 )
 def test_who_helps_itself_is_left_alone(nodes: tuple[str, ...]) -> None:
-    assert orders(*nodes) == {}
+    assert actions(*nodes) == {}
 
 
 def test_an_inconsistent_node_is_given_data() -> None:
     """A CREATE TABLE ... SELECT right before a crash: its tables are ahead of its position."""
-    assert orders(LOST, PRIMARY, PRIMARY) == {"n1": "transfer"}
+    assert actions(LOST, PRIMARY, PRIMARY) == {"n1": "transfer"}
 
 
 @pytest.mark.parametrize("server", ["failed", "inactive"])
 def test_an_ended_server_is_started_again(server: str) -> None:
-    assert orders(PRIMARY, stands(server=server), PRIMARY) == {"n2": "restart"}
-    assert orders(A, B, stands(me="c", view="abc", server=server)) == {"n3": "restart"}
+    assert actions(PRIMARY, stands(server=server), PRIMARY) == {"n2": "restart"}
+    assert actions(A, B, stands(me="c", view="abc", server=server)) == {"n3": "restart"}
 
 
 def test_a_node_that_never_finds_the_others_is_given_data() -> None:
-    assert orders(PRIMARY, stands(3), stands(3, more="transfer"), waited=True) == {"n2": "transfer"}
-    assert orders(PRIMARY, stands(None), waited=True) == {}, "its recovery takes long"
+    assert actions(PRIMARY, stands(3), stands(3, more="transfer"), waited=True) == {
+        "n2": "transfer"
+    }
+    assert actions(PRIMARY, stands(None), waited=True) == {}, "its recovery takes long"
 
 
 def test_without_a_common_view_the_most_advanced_starts() -> None:
     """n1 noted the loss of n3, n2 did not any more: each waits for another group."""
     torn = (stands(7, me="a", view="ab"), stands(9, me="b", view="abc"), stands(8, me="c"))
-    assert orders(*torn) == {"n2": "bootstrap"}
+    assert actions(*torn) == {"n2": "bootstrap"}
 
 
 def test_nobody_has_a_view() -> None:
     """All were stopped in the same moment, each in an orderly way."""
     ended = stands(8, server="failed")
-    assert orders(stands(7), ended, stands(7)) == {"n2": "bootstrap"}
-    assert orders(stands(9), ended, ended) == {"n1": "bootstrap", "n2": "restart", "n3": "restart"}
+    assert actions(stands(7), ended, stands(7)) == {"n2": "bootstrap"}
+    assert actions(stands(9), ended, ended) == {"n1": "bootstrap", "n2": "restart", "n3": "restart"}
 
 
 @pytest.mark.parametrize(
@@ -106,26 +108,26 @@ def test_nobody_has_a_view() -> None:
 )
 def test_what_the_most_advanced_is(better: str) -> None:
     """A high number alone means nothing."""
-    assert orders(better, stands(5), stands(6)) == {"n3": "bootstrap"}
+    assert actions(better, stands(5), stands(6)) == {"n3": "bootstrap"}
 
 
 def test_what_a_running_server_knows_counts() -> None:
     """It was paused and resumed alone: the position of its start is out of date."""
     resumed = stands(5, server="active", status="non-Primary") + "wsrep_last_committed\t9\n"
-    assert orders(resumed, stands(7), stands(7)) == {"n1": "bootstrap"}
+    assert actions(resumed, stands(7), stands(7)) == {"n1": "bootstrap"}
 
 
 def test_a_view_that_is_not_restored_is_given_up() -> None:
-    assert orders(A, B, C, waited=True) == {"n1": "bootstrap"}
+    assert actions(A, B, C, waited=True) == {"n1": "bootstrap"}
 
 
 def test_a_part_of_the_nodes_does_not_start_alone() -> None:
     """Those that do not run may have newer data, which would be lost silently."""
     with pytest.raises(NotReady, match="cannot bootstrap from n1") as failure:
-        orders(A, all_here=False)
+        actions(A, all_here=False)
     assert "lab start" in failure.value.hint
     # It was the last one: the others had left before.
-    assert orders(stands(me="a", view="a"), all_here=False) == {}
+    assert actions(stands(me="a", view="a"), all_here=False) == {}
 
 
 def test_an_order_that_did_not_help_is_given_twice_at_most() -> None:
@@ -135,7 +137,7 @@ def test_an_order_that_did_not_help_is_given_twice_at_most() -> None:
     both = {"n1": PRIMARY, "n2": ended}
     for count, expected in ((given, ["transfer"]), ({**given, ("n2", "transfer"): 2}, [])):
         found = blueprint("galera").remedies(Situation(both, True, False, count), ENGINES)
-        assert [one.order for one in found] == expected
+        assert [one.action for one in found] == expected
     alone = Situation({"n2": stands(server="failed", me="a", view="a")}, True, False, given)
     assert blueprint("galera").remedies(alone, ENGINES) == []
 

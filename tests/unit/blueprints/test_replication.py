@@ -95,7 +95,7 @@ def test_what_a_source_says_is_no_sql(said: str) -> None:
 def test_a_server_that_ended_is_started_again() -> None:
     situation = Situation({"n1": "server\tactive\n", "n2": "server\tfailed\n"}, True, True, {})
     found = REPLICATION.remedies(situation, {"n1": ENGINE, "n2": ENGINE})
-    assert [(one.node, one.order, one.replaces) for one in found] == [("n2", "restart", False)]
+    assert [(one.node, one.action, one.replaces) for one in found] == [("n2", "restart", False)]
 
 
 def guest_source(server: Server, node: str, words: Sequence[str], stdin: bytes = b"") -> str:
@@ -437,7 +437,7 @@ def _personalise(cluster: RealCluster, *names: str) -> None:
 
 
 def _helped(cluster: RealCluster, password: str) -> list[str]:
-    """The nodes that were given orders until all are ready, as `lab start` gives them."""
+    """The nodes that were given actions until all are ready, as `lab start` gives them."""
     given: Counter[tuple[str, str]] = Counter()
     engines = {member.name: cluster.engine for member in cluster.members}
     by_name = {member.name: member for member in cluster.members}
@@ -448,7 +448,7 @@ def _helped(cluster: RealCluster, password: str) -> list[str]:
         standings = {name: cluster.run(one, argv, timeout=9) for name, one in by_name.items()}
         found = Situation(standings, True, False, given, password)
         for one in cluster.plan.remedies(found, engines):
-            given[one.node, one.order] += 1
+            given[one.node, one.action] += 1
             assert not any(password in word for word in one.argv)
             stdin = one.stdin.replace(b"'10.77.0.", f"'{NET}.".encode())
             cluster.run(by_name[one.node], one.argv, stdin=stdin, timeout=30)

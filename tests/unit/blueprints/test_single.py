@@ -69,7 +69,7 @@ def test_its_account_is_set_on_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "given", "orders"),
+    ("standing", "given", "actions"),
     [
         ("server\tfailed\n", 0, ["restart"]),
         ("server\tinactive\n", 1, ["restart"]),
@@ -79,10 +79,12 @@ def test_its_account_is_set_on_itself() -> None:
         ("", 0, []),
     ],
 )
-def test_a_server_that_ended_is_started_again(standing: str, given: int, orders: list[str]) -> None:
+def test_a_server_that_ended_is_started_again(
+    standing: str, given: int, actions: list[str]
+) -> None:
     """Twice at most; a server that recovers is left alone, and no data are ever replaced."""
     situation = Situation({"n1": standing}, True, True, {("n1", "restart"): given})
     found = SINGLE.remedies(situation, {"n1": ENGINE})
-    assert [remedy.order for remedy in found] == orders
+    assert [remedy.action for remedy in found] == actions
     assert not any(remedy.replaces for remedy in found)
     assert all(remedy.argv[-1] == "mariadb.service" for remedy in found)

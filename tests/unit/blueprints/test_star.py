@@ -34,7 +34,7 @@ class Server:
     silent_at: Sequence[int] = ()
     """Looks at which it does not answer."""
     refuses: str = ""
-    """The order that fails."""
+    """The action that fails."""
     looks: int = 0
 
     def state(self) -> str:
@@ -179,6 +179,6 @@ def test_a_start_leaves_one_that_takes_writes() -> None:
     found = switchover.remedies(
         Situation(standings, True, True, {}, "pw"), engines, lambda _: ROLE, "n1", {}
     )
-    assert [(one.node, one.order) for one in found] == [
+    assert [(one.node, one.action) for one in found] == [
         ("n1", "note"), ("n1", "yield"), ("n1", "follow"), ("n3", "note"), ("n3", "follow"),
     ]  # fmt: skip

@@ -86,7 +86,7 @@ class Partly:
         for one in found:
             stdin = one.stdin.replace(b"10.77.0.", f"{NET}.".encode())
             self.run(by_name[one.node], one.argv, stdin=stdin, timeout=9)
-        return [(one.node, one.order) for one in found]
+        return [(one.node, one.action) for one in found]
 
     def writable(self) -> list[str]:
         words = ("state", "mysql.service")
