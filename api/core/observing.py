@@ -216,9 +216,9 @@ class Observing:
             return
         with self._lock:
             self._busy[name] += 1
-            kept = [one for key, one in self._kept.items() if key[0] == name]
+            kept = [self._kept.pop(key) for key in list(self._kept) if key[0] == name]
         for connections in kept:
-            connections.drop()
+            connections.close()
         try:
             yield
         finally:
@@ -292,11 +292,11 @@ class Observing:
         works = held(self._settings.home, "lab", name)
         with self._lock:
             works = works or self._busy[name] > 0
-            kept = self._kept.get(key)
-            if kept is None and not works:
-                kept = self._kept[key] = ctx.kept()
+            kept = self._kept.pop(key, None)
+            if not works:
+                kept = self._kept[key] = kept or ctx.kept()
         if works and kept is not None:
-            kept.drop()
+            kept.close()
         return None if works else kept
 
     def _context(self) -> Context:

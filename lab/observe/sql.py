@@ -77,7 +77,8 @@ class Kept:
     """``ask_all`` on connections that are kept, one for each port and account.
 
     One that broke since it was used, as its server was restarted, rolled back or ended it, is made
-    again. Safe for several threads; the questions of a connection come one after the other.
+    again. Safe for several threads; the questions of a connection come one after the other. After
+    ``close`` each question has a connection of its own: a look that is under way continues.
     """
 
     def __init__(self) -> None:
@@ -96,9 +97,9 @@ class Kept:
     ) -> list[Rows]:
         """See ``ask_all``."""
         with self._guard:
-            if self._closed:
-                raise NotReady(f"connections to {account.host}:{port} are not made any more")
-            line = self._lines.setdefault((account, port), _Line(account, port))
+            line = _Line(account, port)
+            if not self._closed:
+                line = self._lines.setdefault((account, port), line)
         deadline = Deadline.after(timeout)
         if not line.busy.acquire(timeout=timeout):
             text = f"no answer within {round(timeout, 3):g} s"
@@ -112,20 +113,15 @@ class Kept:
             if closed:
                 line.close()
 
-    def drop(self) -> None:
-        """Close all connections, those in use once they are answered; the next use opens new."""
+    def close(self) -> None:
+        """Close all connections, those in use once they are answered, and keep none any more."""
         with self._guard:
+            self._closed = True
             lines, self._lines = self._lines, {}
         for line in lines.values():
             if line.busy.acquire(blocking=False):
                 line.close()
                 line.busy.release()
-
-    def close(self) -> None:
-        """``drop`` them, and open none any more."""
-        with self._guard:
-            self._closed = True
-        self.drop()
 
 
 class _Line:
