@@ -6,37 +6,39 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from lab.config.enginefile import clients
 from lab.errors import CommandFailed, NotReady, StatementRefused
 from lab.fake import load as guest_load
 from lab.fake.inside import READ_LOCK, Inside
 from lab.fake.rejoin import identify, rest, service
+from lab.fake.servers import FakeServers
 from lab.hypervisor import TooLong
 from lab.names import GuestName
 from lab.progress import never_halt
 from lab.units import format_size
 from lab.wait import Deadline, attempts
 
-if TYPE_CHECKING:
-    from lab.fake.hypervisor import FakeHypervisor
-
 
 class FakeChannel:
     """A ``GuestChannel``; waits for nothing but ``SLEEP``: a fake guest that is silent stays so."""
 
     def __init__(
-        self, hypervisor: FakeHypervisor, guest: GuestName, before: Callable[[str], None]
+        self,
+        servers: FakeServers,
+        guest: GuestName,
+        before: Callable[[str], None],
+        own_seconds: float,
     ) -> None:
-        self._hypervisor = hypervisor
+        self._servers = servers
         self._guest = guest
         self._before = before
+        self._own_seconds = own_seconds
 
     def ping(self, timeout: float) -> bool:  # noqa: ARG002  part of the protocol
         """See GuestChannel."""
         self._before("ping")
-        return self._hypervisor.awake(self._guest)
+        return self._servers.awake(self._guest)
 
     def run(
         self,
@@ -59,13 +61,13 @@ class FakeChannel:
     def _until_awake(self, program: str, timeout: float, halt: Callable[[], None]) -> None:
         for _ in attempts(Deadline.after(timeout), most=0.05):
             halt()
-            if not self._hypervisor.asleep(self._guest):
+            if not self._servers.asleep(self._guest):
                 return
         raise NotReady(f"{program} in {self._guest} did not end within {timeout:g} s")
 
     def _run(self, argv: Sequence[str], stdin: bytes) -> bytes:
         self._before("run")
-        if not self._hypervisor.awake(self._guest):
+        if not self._servers.awake(self._guest):
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if argv[0] in _SAID:
             return _SAID[argv[0]]
@@ -80,19 +82,19 @@ class FakeChannel:
         said: list[str] = []
         match argv[0]:
             case "/usr/bin/journalctl" | "journalctl":
-                return self._hypervisor.log(self._guest)
+                return self._servers.log(self._guest)
             case "/usr/lib/lab/proxied":
-                return self._hypervisor.proxied(self._guest)
+                return self._servers.proxied(self._guest)
             case "/usr/lib/lab/load":
                 return self._load(argv[1:], stdin)
             case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":
-                return self._hypervisor.recover(self._guest, argv, stdin)
+                return self._servers.recover(self._guest, argv, stdin)
             case "/usr/lib/lab/rest":
-                self._hypervisor.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
+                self._servers.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
                 return said[0]
         if (change := _PROGRAMS.get(argv[0])) is None:
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
-        self._hypervisor.alter(self._guest, lambda inside: change(inside, argv[1:]))
+        self._servers.alter(self._guest, lambda inside: change(inside, argv[1:]))
         return ""
 
     def _statements(self, argv: Sequence[str], statements: Iterable[str]) -> str:
@@ -105,14 +107,14 @@ class FakeChannel:
 
     def _load(self, words: Sequence[str], stdin: bytes) -> str:
         if words[0] != "warm":
-            return self._hypervisor.load(self._guest, words)
-        guest_load.read(stdin, partial(self._hypervisor.execute, self._guest))
+            return self._servers.load(self._guest, words)
+        guest_load.read(stdin, partial(self._servers.execute, self._guest))
         return ""
 
     def clock(self, *, timeout: float) -> float:  # noqa: ARG002  part of the protocol
         """See GuestChannel."""
         self._before("clock")
-        return self._hypervisor.clock(self._guest)
+        return self._servers.clock(self._guest)
 
     def personalise(
         self, message: bytes, *, timeout: float, halt: Callable[[], None] = never_halt
@@ -120,7 +122,7 @@ class FakeChannel:
         """See GuestChannel."""
         halt()
         self._before("personalise")
-        if not self._hypervisor.awake(self._guest) or timeout < self._hypervisor.own_seconds:
+        if not self._servers.awake(self._guest) or timeout < self._own_seconds:
             raise NotReady(f"{self._guest} does not answer at its port")
         for line in message.decode().splitlines():
             word, *values = line.split()
@@ -130,29 +132,29 @@ class FakeChannel:
                 text = f"{word}: {failed.stderr}"
                 raise CommandFailed(["personalise"], 1, stderr=text, where=self._guest) from None
         counted: list[int] = []
-        if self._hypervisor.inside(self._guest).ended:
-            self._hypervisor.alter(self._guest, lambda inside: counted.append(_report(inside)))
+        if self._servers.inside(self._guest).ended:
+            self._servers.alter(self._guest, lambda inside: counted.append(_report(inside)))
         return sum(counted)
 
     def write(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
         """See GuestChannel."""
         self._before("write")
-        self._hypervisor.alter(self._guest, lambda inside: inside.put(path, content, f"{mode:o}"))
+        self._servers.alter(self._guest, lambda inside: inside.put(path, content, f"{mode:o}"))
 
     def _rows(self, statement: str) -> str:
-        rows = self._hypervisor.execute(self._guest, statement).rows if statement else ()
+        rows = self._servers.execute(self._guest, statement).rows if statement else ()
         return "".join("\t".join(map(_text, row)) + "\n" for row in rows)
 
     def _item(self, word: str, values: list[bytes]) -> None:
         if word == "sql":
-            if READ_LOCK in self._hypervisor.inside(self._guest).sessions:
+            if READ_LOCK in self._servers.inside(self._guest).sessions:
                 # A real server would wait, for a day or a year.
                 raise StatementRefused(1205, "Lock wait timeout exceeded")
-            self._hypervisor.execute(self._guest, values[0].decode())
+            self._servers.execute(self._guest, values[0].decode())
         elif word in CHANGES:
             if word in ("clock", "reseed"):
-                self._hypervisor.put_clock(self._guest, float(values[0]) - time.time())
-            self._hypervisor.alter(self._guest, partial(CHANGES[word], values))
+                self._servers.put_clock(self._guest, float(values[0]) - time.time())
+            self._servers.alter(self._guest, partial(CHANGES[word], values))
         else:
             raise CommandFailed(["personalise"], 1, stderr="unknown item")
 

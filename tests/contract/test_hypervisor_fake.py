@@ -23,7 +23,7 @@ class _Connecting(Personalising):
     @pytest.fixture
     def connect(self, site: Site) -> Callable[[GuestName, int], None]:
         hypervisor = FakeHypervisor(site.directory / "guests", site.home)
-        return lambda guest, clients: hypervisor.alter(
+        return lambda guest, clients: hypervisor.servers.alter(
             guest, lambda inside: inside.sessions.extend(["SELECT 1"] * clients)
         )
 

@@ -136,7 +136,7 @@ class World:
         ) -> list[Rows]:
             del timeout, whole
             ask_one = partial(
-                fake.sql, port, account.user, account.password,
+                fake.servers.sql, port, account.user, account.password,
                 host=account.host, tls=bool(account.ca), plugin=account.plugin,
             )  # fmt: skip
             found = map(ask_one, statements)
@@ -147,7 +147,7 @@ class World:
             with Store(home) as store:
                 yield Context(
                     self.settings, store, storage, fake, Progress(hear), ask, self.build,
-                    page=fake.page,
+                    page=fake.servers.page,
                 )  # fmt: skip
         finally:
             event.remove(Engine, "commit", committing)

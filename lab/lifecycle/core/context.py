@@ -252,7 +252,7 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
     ) -> list[Rows]:
         del timeout, whole  # the fake answers at once, and little
         ask_one = partial(
-            fake.sql, port, account.user, account.password,
+            fake.servers.sql, port, account.user, account.password,
             host=account.host, tls=bool(account.ca), plugin=account.plugin,
         )  # fmt: skip
         found = map(ask_one, statements)
@@ -266,7 +266,15 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
             yield from ask(account, port, [statement], timeout=timeout)
 
     yield Context(
-        settings, store, storage, fake, progress, ask, build, page=fake.page, sql_text=ask_text
+        settings,
+        store,
+        storage,
+        fake,
+        progress,
+        ask,
+        build,
+        page=fake.servers.page,
+        sql_text=ask_text,
     )
 
 

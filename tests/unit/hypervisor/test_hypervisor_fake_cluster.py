@@ -102,7 +102,7 @@ class World:
 
     def ready(self, port: int, name: str) -> list[str]:
         """What a node lacks, asked through its port as a user would."""
-        result = self.hypervisor.sql(
+        result = self.hypervisor.servers.sql(
             port, "lab", f"password-of-{name}", GALERA.question("member", {})
         )
         found = {str(row[0]): str(row[1]) for row in result.rows}
@@ -126,7 +126,7 @@ def test_two_labs_of_one_template_answer_and_share_no_secret(world: World) -> No
     with pytest.raises(NotReady, match="no SQL") as refused:
         world.ready(3000, "b")
     assert "Access denied" in refused.value.details[0]
-    inside = [world.hypervisor.inside(guest.name) for guest in (*first, *second)]
+    inside = [world.hypervisor.servers.inside(guest.name) for guest in (*first, *second)]
     key = "/etc/ssh/ssh_host_ed25519_key"
     assert len({node.file(key) for node in inside}) == 6
     assert len({node.entropy for node in inside}) == 6
@@ -137,7 +137,7 @@ def test_data_are_in_all_nodes_and_in_snapshots_of_their_disks(world: World) -> 
     guests = world.clone("a", 3000, world.template())
 
     def sql(port: int, statement: str) -> tuple[tuple[object, ...], ...]:
-        return world.hypervisor.sql(port, "lab", "password-of-a", statement).rows
+        return world.hypervisor.servers.sql(port, "lab", "password-of-a", statement).rows
 
     sql(3000, "CREATE DATABASE shop")
     sql(3001, "CREATE TABLE shop.orders (id INT PRIMARY KEY, what VARCHAR(20))")
@@ -160,10 +160,10 @@ def test_a_node_that_was_away_catches_up(world: World) -> None:
     guests = world.clone("a", 3000, world.template())
     world.hypervisor.stop(guests[2].name, force=True)
     assert world.ready(3000, "a") == ["wsrep_cluster_size is 3"]
-    world.hypervisor.sql(3000, "lab", "password-of-a", "CREATE TABLE t (a INT)")
+    world.hypervisor.servers.sql(3000, "lab", "password-of-a", "CREATE TABLE t (a INT)")
     world.hypervisor.start(guests[2])
     assert world.ready(3002, "a") == []
-    assert world.hypervisor.sql(3002, "lab", "password-of-a", "SELECT * FROM t").rows == ()
+    assert world.hypervisor.servers.sql(3002, "lab", "password-of-a", "SELECT * FROM t").rows == ()
 
 
 def test_a_minority_is_no_cluster(world: World) -> None:
@@ -171,10 +171,10 @@ def test_a_minority_is_no_cluster(world: World) -> None:
     memory_of(world.hypervisor).pause([guest.name for guest in guests[1:]])
     assert len(world.ready(3000, "a")) == 4
     with pytest.raises(CommandFailed) as failure:
-        world.hypervisor.sql(3000, "lab", "password-of-a", "SELECT 1")
+        world.hypervisor.servers.sql(3000, "lab", "password-of-a", "SELECT 1")
     assert failure.value.status == 1047
     with pytest.raises(NotReady):
-        world.hypervisor.sql(3001, "lab", "password-of-a", "SELECT 1")
+        world.hypervisor.servers.sql(3001, "lab", "password-of-a", "SELECT 1")
 
 
 def test_from_inside_there_is_an_answer_before_any_password(world: World) -> None:
@@ -196,7 +196,9 @@ def test_sessions_are_in_captures_of_ram_and_block_statements_until_ended(world:
     """Protects the lifecycle's tests: what a capture of a used lab holds is felt."""
     first = world.guests(TEMPLATE)[0]
     world.hypervisor.start(first)
-    world.hypervisor.alter(first.name, lambda inside: inside.sessions.extend(("DO 1", READ_LOCK)))
+    world.hypervisor.servers.alter(
+        first.name, lambda inside: inside.sessions.extend(("DO 1", READ_LOCK))
+    )
     memory = memory_of(world.hypervisor)
     memory.pause([first.name])
     image = memory.save_memory(first.name, world.root / "n1.ram", world.root / "n1.state")
@@ -210,15 +212,15 @@ def test_sessions_are_in_captures_of_ram_and_block_statements_until_ended(world:
     assert "Lock wait timeout" in blocked.value.details[0]
     captured = identity.item("entropy", b"x") + "\n" + identity.item("reseed", "7") + "\nsessions\n"
     assert channel.personalise(captured.encode() + statement, timeout=1) == 2
-    inside = world.hypervisor.inside(first.name)
+    inside = world.hypervisor.servers.inside(first.name)
     assert (inside.sessions, inside.seeds) == ([], inside.entropy)
     assert inside.entropy
     assert channel.clock(timeout=1) < 60
-    world.hypervisor.alter(first.name, lambda inside: inside.sessions.append("DO 1"))
+    world.hypervisor.servers.alter(first.name, lambda inside: inside.sessions.append("DO 1"))
     world.hypervisor.stop(first.name, force=True)
     world.hypervisor.start(first)
-    assert world.hypervisor.inside(first.name).sessions == []
-    assert world.hypervisor.inside(first.name).entropy == inside.entropy
+    assert world.hypervisor.servers.inside(first.name).sessions == []
+    assert world.hypervisor.servers.inside(first.name).entropy == inside.entropy
 
 
 def test_ram_needs_the_disk_of_the_same_moment(world: World) -> None:
@@ -261,5 +263,5 @@ def test_the_seed_tells_how_many_nodes_there_are(world: World) -> None:
     guests = world.guests(TEMPLATE)
     world.hypervisor.start(guests[0])
     assert any(disk.serial == seed.SERIAL for disk in guests[0].disks)
-    rows = world.hypervisor.execute(guests[0].name, GALERA.question("member", {})).rows
+    rows = world.hypervisor.servers.execute(guests[0].name, GALERA.question("member", {})).rows
     assert ("wsrep_cluster_status", "non-Primary") in rows

@@ -74,7 +74,7 @@ def test_it_arrives_as_it_was(here: Side, there: Side, archive: bytes) -> None:
         view = up(ctx, replace(OF_SHOP, name="a"))
         assert (view.state, view.image) == ("ready", theirs.image)
         (node, *_) = ctx.store.nodes.of("a")
-        rows = ctx.hypervisor.execute(node.guest, "SELECT name FROM people").rows  # type: ignore[attr-defined]
+        rows = ctx.hypervisor.servers.execute(node.guest, "SELECT name FROM people").rows  # type: ignore[attr-defined]
         assert rows == (("Ada",),)
         with pytest.raises(InvalidSpec, match="was imported: its source is not known here"):
             dataset.refresh(ctx, "shop")

@@ -314,17 +314,17 @@ def test_sessions_of_clients_are_ended(here: Side, there: Side, keep: bool) -> N
     with here.open() as ctx:
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for node in ("n1", "n2"):
-            ctx.hypervisor.alter(
+            ctx.hypervisor.servers.alter(
                 GuestName(f"lab-shop-{node}"), lambda inside: inside.sessions.append("SELECT 1")
             )
     taken(here)
     imported(there, exported(here), keep_sessions=keep)
     with there.open() as ctx:
         assert isinstance(ctx.hypervisor, FakeHypervisor)
-        found = ctx.hypervisor.inside(GuestName("lab-shop-n1")).sessions
+        found = ctx.hypervisor.servers.inside(GuestName("lab-shop-n1")).sessions
         assert bool(found) == keep
         rollback(ctx, "shop", timeout=20.0)
-        assert not ctx.hypervisor.inside(GuestName("lab-shop-n1")).sessions
+        assert not ctx.hypervisor.servers.inside(GuestName("lab-shop-n1")).sessions
     ended = [note for note in there.notes if "ended 2 client sessions" in note]
     assert len(ended) == (1 if keep else 2)
 
@@ -339,7 +339,9 @@ def test_each_lab_of_it_is_reseeded(here: Side, there: Side) -> None:
         view = imported(there, archive, name)
         with there.open() as ctx:
             assert isinstance(ctx.hypervisor, FakeHypervisor)
-            seeds += [ctx.hypervisor.inside(GuestName(node.guest)).seeds for node in view.nodes]
+            seeds += [
+                ctx.hypervisor.servers.inside(GuestName(node.guest)).seeds for node in view.nodes
+            ]
     assert all(seeds)
     assert len(set(seeds)) == len(seeds)
 

@@ -74,7 +74,7 @@ def names(ctx: Context, lab: str) -> list[object]:
     """The people whom each node of a lab knows."""
     statement = "SELECT name FROM people ORDER BY id"
     return [
-        tuple(row[0] for row in ctx.hypervisor.execute(node.guest, statement).rows)  # type: ignore[attr-defined]
+        tuple(row[0] for row in ctx.hypervisor.servers.execute(node.guest, statement).rows)  # type: ignore[attr-defined]
         for node in ctx.store.nodes.of(lab)
     ]
 
@@ -210,13 +210,13 @@ def test_queries_say_what_is_in_memory(
         CreateDataset(name="shop", source=str(dump), warm="USE shop;\nSELECT name\nFROM people;\n"),
     )
     executed: list[tuple[str, str]] = []
-    usual = ctx.hypervisor.execute  # type: ignore[attr-defined]
+    usual = ctx.hypervisor.servers.execute  # type: ignore[attr-defined]
 
     def execute(guest: str, statement: str) -> object:
         executed.append((guest, statement))
         return usual(guest, statement)
 
-    monkeypatch.setattr(ctx.hypervisor, "execute", execute)
+    monkeypatch.setattr(ctx.hypervisor.servers, "execute", execute)  # type: ignore[attr-defined]
     up(ctx, replace(OF_SHOP, name="a"))
     nodes = {guest for guest, statement in executed if statement == "SELECT name\nFROM people"}
     assert len(nodes) == SPEC.nodes

@@ -93,7 +93,11 @@ def test_resumed_nodes_have_the_right_clock(world: World) -> None:
         memory_of(ctx.hypervisor).pause([N1])
         began = time.time()
         assert start(ctx, "shop", timeout=10).state == "ready"
-        assert ctx.hypervisor.inside(N1).clock >= began > ctx.hypervisor.inside(N2).clock
+        assert (
+            ctx.hypervisor.servers.inside(N1).clock
+            >= began
+            > ctx.hypervisor.servers.inside(N2).clock
+        )
 
 
 def test_a_paused_lab_does_not_pass_for_ready(world: World) -> None:
@@ -293,15 +297,15 @@ def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
     with world.open() as ctx:
         make(ctx)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
-        ctx.hypervisor.put_clock(N1, -3600.0)
-        ctx.hypervisor.put_clock(N2, -1.0)
+        ctx.hypervisor.servers.put_clock(N1, -3600.0)
+        ctx.hypervisor.servers.put_clock(N2, -1.0)
         if verb == "start":
             start(ctx, "shop", timeout=10)
         else:
             wait(ctx, "shop", timeout=10)
-        assert abs(ctx.hypervisor.clock(N1) - time.time()) < 0.5
+        assert abs(ctx.hypervisor.servers.clock(N1) - time.time()) < 0.5
         # Smaller differences are not corrected.
-        assert ctx.hypervisor.clock(N2) - time.time() < -0.5
+        assert ctx.hypervisor.servers.clock(N2) - time.time() < -0.5
     assert [note for note in world.notes if "clock" in note] == [
         "the clock of n1 was wrong and has been corrected"
     ]

@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 def certificate(ctx: Context, name: str, node: str = "n1") -> x509.Certificate:
     """What a node's server shows; checked to be signed by the home's authority."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
-    inside = ctx.hypervisor.inside(GuestName(f"lab-{name}-{node}"))
+    inside = ctx.hypervisor.servers.inside(GuestName(f"lab-{name}-{node}"))
     assert inside.modes["/etc/mysql/tls/key.pem"] == "600"
     found = x509.load_pem_x509_certificate(inside.file(CERTIFICATE))
     found.verify_directly_issued_by(x509.load_pem_x509_certificate(ctx.home.ca.read_bytes()))
@@ -63,8 +63,8 @@ def test_others_are_told_the_name_and_take_tls(world: World) -> None:
         assert {node.host for node in view.nodes} == {NAME}
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         with pytest.raises(NotReady, match="no SQL"):
-            ctx.hypervisor.sql(port, view.user, view.password, "SELECT 1")
-        assert ctx.hypervisor.sql(port, view.user, view.password, "SELECT 1", tls=True).rows
+            ctx.hypervisor.servers.sql(port, view.user, view.password, "SELECT 1")
+        assert ctx.hypervisor.servers.sql(port, view.user, view.password, "SELECT 1", tls=True).rows
         # From this host all works as before.
         assert query(ctx, "shop", "n2", "SELECT 1").rows == ((1,),)
         assert {one.met for one in status(ctx, "shop").requirements} == {True}

@@ -45,7 +45,7 @@ def trouble(ctx: Context, *apart: str) -> None:
             if number == 1:
                 inside.statements.pop()
 
-        ctx.hypervisor.alter(GuestName(f"lab-shop-n{number}"), change)
+        ctx.hypervisor.servers.alter(GuestName(f"lab-shop-n{number}"), change)
     power.stop(ctx, "shop", force=True)
 
 

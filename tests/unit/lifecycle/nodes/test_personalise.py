@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,7 +70,7 @@ class HeldBack:
             inside.apart = why
 
         assert self.hypervisor is not None
-        self.hypervisor.alter(N1, change)
+        self.hypervisor.servers.alter(N1, change)
 
 
 def test_a_cluster_that_is_not_primary_for_a_moment_is_waited_for(world: World) -> None:
@@ -102,6 +103,10 @@ def test_a_cluster_that_stays_not_primary_is_given_up_in_time(world: World) -> N
         assert ctx.store.labs.find("shop") is None
 
 
+def _connect(sessions: list[str], inside: Inside) -> None:
+    inside.sessions.extend(sessions)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) -> None:
     """Protects who restores a used lab: clients of that moment are gone; it says how many."""
@@ -110,7 +115,7 @@ def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) 
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for guest, sessions in ((N1, ["DO 1", READ_LOCK]), (N2, ["DO 1"])):
             held = [] if keep and guest == N1 else sessions
-            ctx.hypervisor.alter(guest, lambda inside, held=held: inside.sessions.extend(held))  # type: ignore[misc]
+            ctx.hypervisor.servers.alter(guest, partial(_connect, held))
         record = ctx.store.labs.get("shop")
         nodes = running_nodes(ctx, "shop")
         images, account = images_of(ctx, record, nodes), account_of(ctx.home, record)
@@ -123,7 +128,7 @@ def test_sessions_of_a_capture_are_ended_and_reported(world: World, keep: bool) 
         assert hand_over.personalise(ctx, started) == (0 if keep else 3)
         said = "ended 3 client sessions that the capture had"
         assert world.notes == ([] if keep else [said])
-        inside = [ctx.hypervisor.inside(guest) for guest in (N1, N2)]
+        inside = [ctx.hypervisor.servers.inside(guest) for guest in (N1, N2)]
         assert [one.sessions for one in inside] == [[], ["DO 1"] if keep else []]
         assert all(one.seeds == one.entropy for one in inside)
         assert len({one.seeds for one in inside}) == 2
@@ -146,7 +151,7 @@ def test_sessions_are_reported_though_a_cluster_was_not_primary_for_a_moment(wor
     with world.open() as ctx:
         up(ctx, named("shop"))
         assert isinstance(ctx.hypervisor, FakeHypervisor)
-        ctx.hypervisor.alter(N1, lambda inside: inside.sessions.append("DO 1"))
+        ctx.hypervisor.servers.alter(N1, lambda inside: inside.sessions.append("DO 1"))
         channel = ctx.hypervisor.channel(N1)
         node = running_nodes(ctx, "shop")[0]
         messages = [b"sessions\nsql " + b"SELEKT".hex().encode() + b"\n", b"sessions\n"]
@@ -226,7 +231,9 @@ def known(ctx: Context) -> list[str]:
 def held_by_nodes(ctx: Context) -> list[str]:
     """The keys that the nodes have, in the order of their names."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
-    keys = [ctx.hypervisor.inside(g).file(f"{identity.HOST_KEY}.pub").decode() for g in (N1, N2)]
+    keys = [
+        ctx.hypervisor.servers.inside(g).file(f"{identity.HOST_KEY}.pub").decode() for g in (N1, N2)
+    ]
     return [" ".join(key.split()[:2]) for key in keys]
 
 
@@ -259,11 +266,11 @@ def test_keys_that_a_power_failure_took_are_replaced(world: World) -> None:
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         lost = (identity.HOST_KEY, f"{identity.HOST_KEY}.pub", "/root/.ssh/authorized_keys")
         for path in lost:
-            ctx.hypervisor.alter(N2, lambda inside, path=path: inside.put(path, b"", "600"))  # type: ignore[misc]
+            ctx.hypervisor.servers.alter(N2, lambda inside, path=path: inside.put(path, b"", "600"))  # type: ignore[misc]
         power.stop(ctx, "shop", node="n2", force=True)
         assert start_node(ctx, "shop", "n2", timeout=20.0).state == "ready"
         assert known(ctx) == held_by_nodes(ctx)
-        inside = ctx.hypervisor.inside(N2)
+        inside = ctx.hypervisor.servers.inside(N2)
         assert all(inside.file(path) for path in lost)
 
 
@@ -279,7 +286,9 @@ def test_a_login_key_that_the_host_lost_is_replaced(world: World, left: bytes) -
         login = identity.read_ssh_key(key.read_bytes(), "lab shop")
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for guest in (N1, N2):
-            known_keys = ctx.hypervisor.inside(guest).file("/root/.ssh/authorized_keys").decode()
+            known_keys = (
+                ctx.hypervisor.servers.inside(guest).file("/root/.ssh/authorized_keys").decode()
+            )
             assert login.public.rsplit(" ", 2)[0] in known_keys
         assert key.stat().st_mode & 0o777 == 0o600
         assert not [path for path in key.parent.iterdir() if path.suffix == ".new"]

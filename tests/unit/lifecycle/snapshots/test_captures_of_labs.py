@@ -289,7 +289,9 @@ def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
             snapshot.rotate(ctx, "shop")
         assert states(ctx) == {"running"}
         assert isinstance(ctx.hypervisor, FakeHypervisor)
-        assert all(ctx.hypervisor.inside(guest).clock >= began for guest in ctx.hypervisor.guests())
+        assert all(
+            ctx.hypervisor.servers.inside(guest).clock >= began for guest in ctx.hypervisor.guests()
+        )
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
         write(ctx, "shop", 1)
 
@@ -468,7 +470,7 @@ def identities(ctx: Context, name: str) -> list[list[str]]:
     """What the guests of a lab were last given as identities."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     guests = [GuestName(node.guest) for node in lab(ctx, name).nodes]
-    return [ctx.hypervisor.inside(guest).identity for guest in guests]
+    return [ctx.hypervisor.servers.inside(guest).identity for guest in guests]
 
 
 def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
@@ -822,7 +824,7 @@ def test_a_lease_that_ends_leaves_branches_alone(ctx: Context) -> None:
 def connected(ctx: Context, name: str, node: str, what: str) -> None:
     """Let a client have a session in a node's server."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
-    ctx.hypervisor.alter(
+    ctx.hypervisor.servers.alter(
         GuestName(f"lab-{name}-{node}"), lambda inside: inside.sessions.append(what)
     )
 
@@ -838,7 +840,7 @@ def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
         rollback(ctx, "shop", "mine", keep_sessions=keep, timeout=20.0)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for name in ("shop", made.name):
-            found = ctx.hypervisor.inside(GuestName(f"lab-{name}-n1")).sessions
+            found = ctx.hypervisor.servers.inside(GuestName(f"lab-{name}-n1")).sessions
             assert bool(found) == keep
     ended = [note for note in world.notes if "ended 2 client sessions" in note]
     assert len(ended) == (0 if keep else 2)
@@ -850,7 +852,7 @@ def test_servers_that_get_an_identity_keep_no_session(ctx: Context) -> None:
     snapshot.take(ctx, "shop", "mine")
     branch(ctx, "shop", "try", at="mine", identity="new", keep_sessions=True, timeout=20.0)
     assert isinstance(ctx.hypervisor, FakeHypervisor)
-    assert ctx.hypervisor.inside(GuestName("lab-try-n1")).sessions == []
+    assert ctx.hypervisor.servers.inside(GuestName("lab-try-n1")).sessions == []
 
 
 def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
@@ -859,9 +861,9 @@ def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     seeds = []
     for view in branch(ctx, "shop", at="mine", count=2, timeout=20.0):
-        seeds += [ctx.hypervisor.inside(GuestName(node.guest)).seeds for node in view.nodes]
+        seeds += [ctx.hypervisor.servers.inside(GuestName(node.guest)).seeds for node in view.nodes]
     for _ in range(2):
         for node in rollback(ctx, "shop", "mine", timeout=20.0).nodes:
-            seeds.append(ctx.hypervisor.inside(GuestName(node.guest)).seeds)
+            seeds.append(ctx.hypervisor.servers.inside(GuestName(node.guest)).seeds)
     assert all(seeds)
     assert len(set(seeds)) == len(seeds)

@@ -259,10 +259,10 @@ def test_servers_of_clones_are_reseeded(world: World) -> None:
             view = up(ctx, named(name))
             assert view.started == "warm"
             for node in view.nodes:
-                inside = ctx.hypervisor.inside(GuestName(node.guest))
+                inside = ctx.hypervisor.servers.inside(GuestName(node.guest))
                 assert inside.seeds == inside.entropy
                 seeds.append(inside.seeds)
-                assert abs(ctx.hypervisor.clock(GuestName(node.guest)) - time.time()) < 1
+                assert abs(ctx.hypervisor.servers.clock(GuestName(node.guest)) - time.time()) < 1
         assert len(set(seeds)) == len(seeds) == 4
 
 

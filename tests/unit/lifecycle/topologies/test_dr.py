@@ -85,7 +85,9 @@ def test_identities_of_a_branch(world: World) -> None:
         branch.branch(ctx, "shop", "own", timeout=10, identity="new")
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         number = ctx.store.labs.get("own").identity
-        given = {n.name: ctx.hypervisor.inside(n.guest).identity for n in nodes_of(ctx, "own")}
+        given = {
+            n.name: ctx.hypervisor.servers.inside(n.guest).identity for n in nodes_of(ctx, "own")
+        }
         assert {words[1] for name, words in given.items() if name in MEMBERS} == {str(number + 1)}
         assert {words[5] for name, words in given.items() if name in MEMBERS} == {str(number)}
         assert len({words[2] for words in given.values()}) == 5

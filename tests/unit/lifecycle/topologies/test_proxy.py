@@ -299,7 +299,7 @@ def test_guests_with_addresses_of_their_own(tmp_path: Path) -> None:
         power.stop(ctx, "shop", node="n1")
         start_node(ctx, "shop", "n1", timeout=10)
         for node in ("n1", "n2"):
-            inside = ctx.hypervisor.inside(  # type: ignore[attr-defined]
+            inside = ctx.hypervisor.servers.inside(  # type: ignore[attr-defined]
                 GuestName(ctx.store.nodes.get("shop", node).guest)
             )
             assert row.guest_address in _names(inside.file("/etc/mysql/tls/cert.pem"))

@@ -111,7 +111,7 @@ def test_a_server_that_ended_is_started_again(world: World) -> None:
     with world.open() as ctx:
         up(ctx, SPEC)
         query(ctx, "solo", None, "CREATE TABLE t (a INT)")
-        fake(ctx).alter(GUEST, lambda inside: setattr(inside, "apart", "failed"))
+        fake(ctx).servers.alter(GUEST, lambda inside: setattr(inside, "apart", "failed"))
         power.stop(ctx, "solo", force=True)
         pace = Pace(interval=0.05, patience=1.0)
         assert start(ctx, "solo", timeout=10, pace=pace).state == "ready"

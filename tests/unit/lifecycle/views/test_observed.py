@@ -102,7 +102,7 @@ def test_a_node_voted_out_is_not_ready(world: World) -> None:
         def vote_out(inside: Inside) -> None:
             inside.apart = "inconsistent"
 
-        ctx.hypervisor.alter(N2, vote_out)
+        ctx.hypervisor.servers.alter(N2, vote_out)
         state, nodes = shown(ctx)
         assert (state, nodes[1]) == ("degraded", "not-primary")
 

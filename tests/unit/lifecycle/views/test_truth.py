@@ -62,7 +62,7 @@ def real_sources(ctx: Context, node: str) -> list[str]:
     """The nodes that a running server is linked to, by its guest."""
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     guests = {one.name: one.guest for one in nodes_of(ctx, "shop")}
-    follows = ctx.hypervisor.inside(guests[node]).follows.split(",")
+    follows = ctx.hypervisor.servers.inside(guests[node]).follows.split(",")
     by_address = {inner_address(number): f"n{number}" for number in range(1, 10)}
     return [by_address[one] for one in follows if one in by_address]
 
