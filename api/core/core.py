@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,19 +13,48 @@ from lab.api.core.known import KnownTokens
 from lab.api.core.limits import Limits
 from lab.api.core.observing import Observing
 from lab.api.core.pool import Pool
-from lab.api.core.space import CachedSpace
 from lab.api.events.eventlog import EventLog
 from lab.api.events.notifier import Notifier
+from lab.api.telemetry.logs import log
 from lab.api.telemetry.metrics import Metrics
 from lab.api.telemetry.trace import open_trace
 from lab.config.settings import Settings
+from lab.errors import LabError
 from lab.progress import Event
 from lab.state import open_store
 from lab.state.service import JobRecord
 from lab.state.store import Store
+from lab.storage import Space
 
 if TYPE_CHECKING:
     from lab.api.telemetry.spans import Trace
+
+
+SPACE_SECONDS = 10.0
+"""Seconds that a measured value is used for: ZFS runs a program for each."""
+
+
+class CachedSpace:
+    """The storage's space. Safe for use by several threads."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
+        self._lock = threading.Lock()
+        self._found: tuple[float, Space | None] = (-SPACE_SECONDS, None)
+
+    def get(self) -> Space | None:
+        """The space as it was within the last ``SPACE_SECONDS``; None if it is not known."""
+        with self._lock:
+            at, found = self._found
+            if time.monotonic() - at >= SPACE_SECONDS:
+                try:
+                    with self._contexts.use() as ctx:
+                        found = ctx.storage.space()
+                except LabError as error:
+                    log.warning("cannot read the storage's free space", extra={"error": error.what})
+                    found = None
+                self._found = (time.monotonic(), found)
+            return found
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from lab.errors import HostUnfit, LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
-from lab.lifecycle.nodes.guests import unknown_guests
-from lab.lifecycle.nodes.inspect import lost, subject, view_of
+from lab.lifecycle.nodes.inspect import lost, subject, unknown_guests, view_of
 from lab.lifecycle.nodes.standing import remember
 from lab.locks.named import held
 from lab.names import GuestName

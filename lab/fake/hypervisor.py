@@ -18,7 +18,6 @@ from lab.fake import inside as guest_side
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests
 from lab.fake.memory import FakeMemory, size_ram
-from lab.fake.redirects import FakeRedirects
 from lab.fake.servers import FakeServers
 from lab.hypervisor import (  # fmt: skip
     Capabilities,
@@ -157,3 +156,17 @@ class FakeHypervisor:
         with self._guests.hold():
             record = self._guests.find(guest, self._home)
             self._guests.put(replace(record, state="paused", why=why))
+
+
+class FakeRedirects:
+    """Ports of the host that lead to guests; see Redirects. ``before`` is called first."""
+
+    def __init__(self, guests: Guests, before: Callable[[str], None]) -> None:
+        self._guests = guests
+        self._before = before
+
+    def ports(self) -> dict[int, GuestName]:
+        """See Redirects."""
+        self._before("redirects")
+        with self._guests.hold():
+            return {port: record.name for record in self._guests.all() for port in record.ports}

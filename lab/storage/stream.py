@@ -9,7 +9,7 @@
              ascending, at most 1 MiB each; what no extent covers is zeros
     trailer  "E", then the SHA-256 of all bytes before the "E", 32 bytes; nothing may follow
 
-Compression and encryption are left to the transport. Other formats (``zfs/envelope.py``)
+Compression and encryption are left to the transport. Other formats (``zfs/streams.py``)
 have the same header, with another name.
 """
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint
+from lab.errors import Interrupted, LabError
 from lab.hypervisor import memory_of
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture, CapturedNode
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.parallel import each
+from lab.lifecycle.core.parallel import each, each_until
 from lab.lifecycle.images.ready import Images
-from lab.lifecycle.nodes.nodes import Node, volumes_of
-from lab.lifecycle.nodes.quiesce import bring_to_rest, write_out
-from lab.names import CaptureRef, template_ref
+from lab.lifecycle.nodes.nodes import GuestCluster, Node, engines_of, volumes_of
+from lab.names import CaptureRef, GuestName, template_ref
 from lab.paths import writing
 from lab.storage import VolumeSnapshot, sparse
+
+_FLUSH_SECONDS = 30.0
 
 
 def freeze(
@@ -57,6 +59,43 @@ def freeze(
         each(lambda guest: ctx.hypervisor.stop(guest, force=True), guests)
     ctx.storage.persist(snapshots)
     return captured(ctx, ref, nodes, snapshots, warm=warm)
+
+
+def write_out(ctx: Context, guests: Sequence[GuestName], flush: Sequence[str] = ()) -> None:
+    """Have servers and file systems of ``guests`` write everything to their disks.
+
+    First the statements ``flush`` of the blueprint, then the files. A guest that does not answer
+    is skipped, with a note: it is as if its power failed.
+    """
+    skipped: dict[GuestName, str] = {}
+    orders: list[tuple[list[str], bytes]] = [(["/bin/sync"], b"")]
+    if flush:
+        stdin = "".join(f"{statement}\n" for statement in flush).encode()
+        orders.insert(0, (["/usr/lib/lab/sql"], stdin))
+
+    def flush_guest(guest: GuestName, halt: Callable[[], None]) -> None:
+        for argv, stdin in orders:
+            try:
+                channel = ctx.hypervisor.channel(guest)
+                channel.run(argv, stdin=stdin, timeout=_FLUSH_SECONDS, halt=halt)
+            except Interrupted:
+                raise
+            except LabError as error:
+                skipped.setdefault(guest, error.what)
+
+    each_until(flush_guest, guests, ctx.progress.halt)
+    for guest in guests:
+        if why := skipped.get(guest):
+            ctx.progress.note(
+                "flush", f"{guest} was not flushed, as if its power failed at this moment: {why}"
+            )
+
+
+def bring_to_rest(
+    ctx: Context, blueprint: Blueprint, images: Images, nodes: Sequence[Node]
+) -> None:
+    """Stop the servers of ``nodes``, all of a cluster; see ``Blueprint.rest``."""
+    blueprint.rest(GuestCluster(ctx, nodes), engines_of(nodes, images))
 
 
 def captured(

@@ -8,8 +8,7 @@ from lab.errors import Conflict, NotFound
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget, leave_to_branches
-from lab.lifecycle.nodes.guests import known_guests
-from lab.lifecycle.nodes.inspect import tagged
+from lab.lifecycle.nodes.inspect import known_guests, tagged
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, check_lab_name
 from lab.suggest import did_you_mean

@@ -12,8 +12,7 @@ from typing import TextIO
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.hypervisor import TooLong
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.nodes.guests import known_guests
-from lab.lifecycle.nodes.inspect import node_of, record_of
+from lab.lifecycle.nodes.inspect import known_guests, node_of, record_of
 from lab.lifecycle.nodes.running import require_running, require_state
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
 from lab.names import GuestName, Owner

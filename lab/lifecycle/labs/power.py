@@ -10,6 +10,7 @@ from lab import host
 from lab.errors import Conflict, NotReady, PortTaken
 from lab.hypervisor import GuestSpec
 from lab.lifecycle.captures.capture import parent_of
+from lab.lifecycle.captures.freeze import write_out
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
@@ -22,7 +23,6 @@ from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
 from lab.lifecycle.nodes.personalise import correct_clocks, renew
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
-from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, resume_paused, until_back
 from lab.lifecycle.nodes.start_slots import start_slot

@@ -7,10 +7,9 @@ from lab.errors import Conflict, InvalidSpec, NotReady
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
-from lab.lifecycle.nodes.cluster import GuestCluster
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import images_of, lab, node_of, nodes_of, record_of, running_nodes
-from lab.lifecycle.nodes.nodes import engines_of
+from lab.lifecycle.nodes.nodes import GuestCluster, engines_of
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.locks.named import lock
 from lab.observe.ask import through_port

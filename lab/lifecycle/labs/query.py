@@ -14,8 +14,7 @@ from lab.config.enginefile import clients
 from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
-from lab.lifecycle.nodes.guests import known_guests
-from lab.lifecycle.nodes.inspect import lab, record_of
+from lab.lifecycle.nodes.inspect import known_guests, lab, record_of
 from lab.lifecycle.nodes.running import require_running
 from lab.names import GuestName, Owner
 from lab.observe.account import Account

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.blueprints import Blueprint
+from lab.blueprints import Blueprint, Engine, Member, server, writers_of
 from lab.config.profile import Profile
+from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.hypervisor import GuestSpec
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.ready import Images
-from lab.lifecycle.nodes.cluster import GuestCluster
 from lab.lifecycle.nodes.nodes import (  # fmt: skip
+    GuestCluster,
     Node,
     Wiring,
     address_seed,
@@ -24,8 +25,7 @@ from lab.lifecycle.nodes.nodes import (  # fmt: skip
     seed_disk,
     volumes_of,
 )
-from lab.lifecycle.nodes.readiness import until_ready
-from lab.lifecycle.nodes.user_options import initialise, until_started
+from lab.lifecycle.nodes.readiness import server_errors, until_ready
 from lab.names import CaptureRef, Owner, VolumeName
 from lab.observe.ask import FROM_INSIDE, through_agent
 from lab.paths import writing
@@ -33,9 +33,10 @@ from lab.schedule import ORIGIN
 from lab.state.records import ResourceKind
 from lab.storage import Volume
 from lab.units import counted
-from lab.wait import Deadline
+from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its processor
+_LOOK_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ def until_formed(
     engines, cluster = engines_of(nodes, images), GuestCluster(ctx, nodes)
     with ctx.progress.step("form", "forming the cluster"):
         if plan.options.set or plan.options.my_cnf:
-            until_started(ctx, cluster, plan, engines, deadline)
+            _until_started(ctx, cluster, plan, engines, deadline)
         plan.form(cluster, engines, deadline)
         ask = through_agent(plan, ctx.hypervisor, nodes)
         until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
         formed()
         if plan.options.init:
-            initialise(cluster, plan, engines, deadline)
+            _initialise(cluster, plan, engines, deadline)
             until_ready(ctx, nodes, plan, ask, deadline, pause=_LOOK_EVERY, way=FROM_INSIDE)
 
 
@@ -165,6 +166,61 @@ def let_read(ctx: Context, path: Path) -> None:
         if run_as is not None:
             os.chown(path, os.geteuid(), run_as[1])
         path.chmod(0o600 if run_as is None else 0o640)
+
+
+def _until_started(
+    ctx: Context,
+    cluster: GuestCluster,
+    plan: Blueprint,
+    engines: Mapping[str, Engine],
+    deadline: Deadline,
+) -> None:
+    """Return once no server can fail to start any more because of its options.
+
+    Raises InvalidSpec, with the server's own message, as soon as one has ended.
+    """
+
+    def until_active(member: Member) -> None:
+        (node,) = (node for node in cluster.nodes if node.name == member.name)
+        if not node.has_server:
+            return
+        for _ in attempts(deadline):
+            try:
+                standing = plan.standing(engines[member.name])
+                state = server.state(cluster.run(member, standing, timeout=_LOOK_SECONDS))
+            except NotReady:
+                continue  # its guest boots
+            if state == "active":
+                return
+            if state == "failed":
+                raise InvalidSpec(
+                    f"the server of {member.name} does not start with the options that were given",
+                    hint="change --set or --my-cnf",
+                    details=server_errors(ctx, node),
+                )
+
+    cluster.each(until_active)
+
+
+def _initialise(
+    cluster: GuestCluster, plan: Blueprint, engines: Mapping[str, Engine], deadline: Deadline
+) -> None:
+    """Execute the statements that were given, where clients would; raises InvalidSpec."""
+    name = writers_of(plan.endpoints(cluster.members))[0]
+    (member,) = (member for member in cluster.members if member.name == name)
+    try:
+        cluster.run(
+            member,
+            server.client(engines[name]),
+            stdin=plan.options.init.encode(),
+            timeout=max(deadline.left, 1.0),
+        )
+    except CommandFailed as error:
+        raise InvalidSpec(
+            f"{name} refused a statement of those that were given",
+            hint="change the file of --init",
+            details=error.stderr.splitlines()[-3:],
+        ) from None
 
 
 def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:

@@ -9,8 +9,7 @@ from lab.blueprints import Blueprint
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes import personalise as identities
-from lab.lifecycle.nodes.cluster import GuestCluster
-from lab.lifecycle.nodes.nodes import Node, engines_of
+from lab.lifecycle.nodes.nodes import GuestCluster, Node, engines_of
 from lab.lifecycle.nodes.personalise import Prepared
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.observe.account import Account

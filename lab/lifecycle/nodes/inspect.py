@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from lab.lifecycle.nodes.connection import (
     links_of,
     published_at,
 )
-from lab.lifecycle.nodes.guests import known_guests
 from lab.lifecycle.nodes.standing import remember, roles_of
 from lab.locks.named import held
 from lab.names import LOOPBACK, GuestName, Owner
@@ -376,3 +375,16 @@ def running_nodes(ctx: Context, name: str) -> list[Node]:
     """The nodes of a lab that have a guest."""
     running_guests = ctx.hypervisor.guests()
     return [node for node in nodes_of(ctx, name) if node.guest in running_guests]
+
+
+def known_guests(ctx: Context) -> Mapping[GuestName, Guest]:
+    """All guests, for verbs that only read: the recorded ones if the hypervisor is silent."""
+    if ctx.unanswered is None:
+        return ctx.hypervisor.guests()
+    return unknown_guests(ctx.store.labs_with_nodes())
+
+
+def unknown_guests(labs: Iterable[LabWithNodes]) -> dict[GuestName, Guest]:
+    """The recorded guests of ``labs``; whether they run is not known."""
+    names = [GuestName(node.guest) for found in labs for node in found.nodes]
+    return {name: Guest(name, "unknown", {}) for name in names}

@@ -1,15 +1,17 @@
-"""From a lab's figures to its guests: names, disks, seeds, domains."""
+"""From a lab's figures to its guests: names, disks, seeds, domains, programs in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from lab.blueprints import (
     SERVICES,
     Blueprint,
     Engine,
+    Member,
     NodePlan,
     Service,
     has_server,
@@ -17,6 +19,8 @@ from lab.blueprints import (
 from lab.config.profile import EngineProfile
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Image, Images
 from lab.names import (
     LOOPBACK,
@@ -30,6 +34,8 @@ from lab.observe.target import member_of
 from lab.spec import NodeSize
 from lab.state.records import NodeRecord
 from lab.storage import Volume
+
+T = TypeVar("T")
 
 PUBLISHED = ("sql", "ro")
 """The services that others than this host can use, where a lab is published."""
@@ -281,3 +287,29 @@ def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiri
         console_log=wiring.console_log,
         memory_file=wiring.memory_file,
     )
+
+
+@dataclass(frozen=True)
+class GuestCluster:
+    """See ``lab.blueprints.Cluster``; programs run through the channels of the guests."""
+
+    ctx: Context
+    nodes: Sequence[Node]
+
+    @property
+    def members(self) -> list[Member]:
+        """See Cluster."""
+        return [member_of(node) for node in self.nodes]
+
+    def run(
+        self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
+    ) -> str:
+        """See Cluster."""
+        (node,) = (node for node in self.nodes if node.name == member.name)
+        channel = self.ctx.hypervisor.channel(node.guest)
+        output = channel.run(argv, stdin=stdin, timeout=timeout, halt=self.ctx.progress.halt)
+        return output.decode(errors="replace")
+
+    def each(self, step: Callable[[Member], T]) -> list[T]:
+        """See Cluster."""
+        return each(step, self.members)

@@ -12,7 +12,7 @@ from lab.blueprints import Blueprint
 from lab.errors import LabError, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.nodes.guests import known_guests
+from lab.lifecycle.nodes.inspect import known_guests
 from lab.lifecycle.nodes.nodes import Node
 from lab.observe.ask import THROUGH_PORT, WORST, Ask, ask_node
 from lab.observe.states import NodeState, Requirement

@@ -18,6 +18,7 @@ from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures import take as captures
 from lab.lifecycle.captures.capture import Capture, of_lab, position
+from lab.lifecycle.captures.freeze import write_out
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
@@ -25,7 +26,6 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import SnapshotView
 from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
-from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.nodes.recovery import resume_paused
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName

@@ -245,7 +245,7 @@ class ZfsStorage:
         return self._streams.write(volume, label, content, rules.check_tags(tags))
 
     def send(self, snapshot: VolumeSnapshot) -> AbstractContextManager[Iterator[bytes]]:
-        """The stream of ``zfs send`` in an envelope, see ``envelope.py``."""
+        """The stream of ``zfs send`` in an envelope, see ``streams.py``."""
         _, found = self._visible(snapshot)
         return self._streams.send(snapshot, found)
 

@@ -15,6 +15,7 @@ from lab.cli.terminal.show import lab_text
 from lab.errors import HostUnfit, InvalidSpec, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import Capabilities, Hypervisor, memory_of
+from lab.lifecycle.captures.freeze import write_out
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import node_access, power
 from lab.lifecycle.labs.down import down
@@ -24,7 +25,6 @@ from lab.lifecycle.labs.start import start, start_node
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, labs, status
-from lab.lifecycle.nodes.quiesce import write_out
 from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName
 from lab.progress import Event, Progress

@@ -7,8 +7,7 @@ from pathlib import Path
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.up import up
-from lab.lifecycle.nodes.guests import known_guests
-from lab.lifecycle.nodes.inspect import lab, observed_of
+from lab.lifecycle.nodes.inspect import known_guests, lab, observed_of
 from lab.lifecycle.nodes.standing import remember
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
