@@ -94,7 +94,7 @@ bench: venv-dev ## measure, and print the table of docs/benchmarks.md
 release: venv-dev ## build wheel and sdist in dist/, install them into an empty environment and try them; nothing is uploaded
 	@$(python) scripts/release
 
-lock: ## pin the newest allowed dependencies (requirements*.txt) for Python 3.10 to 3.14
+lock: ## pin the newest allowed dependencies (packaging/requirements) for Python 3.10 to 3.14
 	@scripts/lock --upgrade
 
 clean: ## remove .venv and caches; labs, templates and images stay

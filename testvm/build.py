@@ -190,7 +190,7 @@ def _explain(job: _Job, error: CommandFailed) -> HostUnfit | CommandFailed:
 
 
 def _pins() -> str:
-    return (ROOT / "requirements-dev.txt").read_text()
+    return (ROOT / "packaging/requirements/dev.txt").read_text()
 
 
 def _digest(data: bytes) -> str:

@@ -48,7 +48,7 @@ _NOT_INSIDE = {
 
 
 def requirements(pins: str) -> str:
-    """The part of ``requirements-dev.txt`` that tests in the guest need."""
+    """The part of ``packaging/requirements/dev.txt`` that tests in the guest need."""
     found = []
     for block in re.split(r"(?m)^(?=[A-Za-z])", pins):
         name = re.match(r"[A-Za-z][\w.-]*", block)

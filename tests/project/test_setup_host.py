@@ -45,7 +45,7 @@ def machine(root: Path, **programs: str) -> Path:
         "scripts/setup-host",
         "scripts/venv",
         "lab/imagebuild/userns.py",
-        "requirements-build.txt",
+        "packaging/requirements/build.txt",
     ):
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def test_pip_without_an_index(root: Path) -> None:
     venv.mkdir(parents=True)
     (venv / "python").write_text("#!/bin/sh\n[ $1 = -m ] && exit 1\nexit 0\n")
     (venv / "python").chmod(0o755)
-    (root / "requirements.txt").write_text("")
+    (root / "packaging/requirements/run.txt").write_text("")
     (root / "pyproject.toml").write_text("")
     python = root / "python"
     python.write_text(

@@ -35,7 +35,7 @@ libvirt-python==11.3.0 ; sys_platform == 'linux' \\
 def test_guest_gets_the_pins_of_the_project_but_not_its_checkers() -> None:
     """Protects from a guest that tests with other versions, or without pytest."""
     assert requirements(PINS) == "pytest==9.0 \\\n    --hash=sha256:2 \\\n    --hash=sha256:3\n"
-    real = requirements((ROOT / "requirements-dev.txt").read_text())
+    real = requirements((ROOT / "packaging/requirements/dev.txt").read_text())
     for name in ("pytest", "sqlalchemy", "typer", "msgspec"):
         assert f"\n{name}==" in f"\n{real}"
 
