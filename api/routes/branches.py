@@ -24,6 +24,7 @@ from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
 from lab.api.routes.snapshots import LABEL
 from lab.errors import Conflict
 from lab.lifecycle.labs.branch import MOST
+from lab.lifecycle.nodes.inspect import check_usable
 from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
 from lab.spec import Identity
@@ -92,8 +93,7 @@ def submit_branch(
     record = caller.lab(core, name)
     ttl = asked.ttl or default_ttl(core, caller)
     check_ttl(core, caller, ttl)
-    if record.state not in ("ready", "stopped"):
-        raise Conflict(f"the lab {name} is {record.state}")
+    check_usable(record)
     at = ""
     if asked.at:
         with core.contexts.use() as ctx:

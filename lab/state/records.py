@@ -104,6 +104,11 @@ class LabRecord:
     """Its options, as ``Options.said`` returns them."""
 
     @property
+    def usable(self) -> bool:
+        """Whether its nodes are complete: it neither failed nor is being created or removed."""
+        return self.state in ("ready", "stopped")
+
+    @property
     def plan(self) -> Blueprint:
         """Its blueprint, with its options; raises InvalidSpec if there is no such one here."""
         from lab.blueprints import with_options

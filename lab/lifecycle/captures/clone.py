@@ -13,8 +13,8 @@ from lab.lifecycle.captures.page_cache import read_ahead
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
-from lab.lifecycle.nodes.form import Formation, intend, mark_origin, seed_of
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
+from lab.lifecycle.nodes.form import Formation, guest_of, intend, mark_origin, seed_of
+from lab.lifecycle.nodes.nodes import Node
 from lab.names import CaptureRef, VolumeName
 from lab.units import counted
 
@@ -66,16 +66,9 @@ def wake(
     def bring_up(node: Node) -> None:
         base = capture.node(node.name).base or capture.ref
         ram = ctx.home.ram(base, node.name) if capture.warm else None
-        wiring = Wiring(
-            home=ctx.home.id,
-            segment=segment,
-            seed=seed_of(ctx, node, parent, segment),
-            console_log=ctx.home.console_log(node.guest),
-            memory_file=ram,
-            tags={MEMORY: str(base)} if ram else {},
-        )
-        volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
-        guest = guest_spec(node, volumes, images[node.image], wiring)
+        seed = seed_of(ctx, node, parent, segment)
+        tags = {MEMORY: str(base)} if ram else {}
+        guest = guest_of(ctx, node, images, segment, seed, memory_file=ram, tags=tags)
         if ram:
             state = ctx.home.device_state(capture.ref, node.name)
             memory_of(ctx.hypervisor).restore(guest, MemoryImage(ram, state, guest.memory))

@@ -24,10 +24,10 @@ from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.images.publish import BASE, Disk
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs.rollback import sound
-from lab.lifecycle.nodes.form import intend, put_seed, seed_of
+from lab.lifecycle.nodes.form import guest_of, intend, put_seed, seed_of
 from lab.lifecycle.nodes.inspect import images_of, node_of, nodes_of, record_of
 from lab.lifecycle.nodes.inspect import lab as view_of_lab
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
+from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots import snapshot
@@ -84,15 +84,8 @@ def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images
         seed = put_seed(ctx, ctx.home.seed(owner, name), former.read_bytes())
     base = capture.node(origin.name).base or capture.ref
     ram = ctx.home.ram(base, origin.name)
-    wiring = Wiring(
-        home=ctx.home.id,
-        segment=segment,
-        seed=seed,
-        console_log=ctx.home.console_log(node.guest),
-        memory_file=ram,
-        tags={MEMORY: str(base)},
-    )
-    guest = guest_spec(node, volumes, images[node.image], wiring)
+    tags = {MEMORY: str(base)}
+    guest = guest_of(ctx, node, images, segment, seed, volumes=volumes, memory_file=ram, tags=tags)
     memory = memory_of(ctx.hypervisor)
     with ctx.progress.step("restore", "restoring RAM"), start_slot(ctx, warm=True):
         state = ctx.home.device_state(capture.ref, origin.name)

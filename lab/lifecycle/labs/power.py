@@ -17,9 +17,9 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.form import seed_of
+from lab.lifecycle.nodes.form import guest_of, seed_of
 from lab.lifecycle.nodes.inspect import images_of, lab, node_of, nodes_of, record_of, running_nodes
-from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec, volumes_of
+from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import correct_clocks, renew
 from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
@@ -194,11 +194,4 @@ def _spec(ctx: Context, record: LabRecord, images: Images, node: Node) -> GuestS
     seed = seed_of(ctx, node, parent_of(record), record.segment)
     if not seed.exists():
         raise NotReady(f"{node.name} has lost its seed {seed}", hint="`lab down` the lab")
-    wiring = Wiring(
-        home=ctx.home.id,
-        segment=record.segment,
-        seed=seed,
-        console_log=ctx.home.console_log(node.guest),
-    )
-    volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
-    return guest_spec(node, volumes, images[node.image], wiring)
+    return guest_of(ctx, node, images, record.segment, seed)

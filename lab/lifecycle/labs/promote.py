@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from lab.blueprints import Promotion
-from lab.errors import Conflict, InvalidSpec, NotReady
+from lab.errors import InvalidSpec, NotReady
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.inspect import images_of, lab, node_of, nodes_of, record_of, running_nodes
+from lab.lifecycle.nodes.inspect import (
+    check_usable,
+    images_of,
+    lab,
+    node_of,
+    nodes_of,
+    record_of,
+    running_nodes,
+)
 from lab.lifecycle.nodes.nodes import GuestCluster, engines_of
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.locks.named import lock
@@ -28,8 +36,7 @@ def promote(ctx: Context, name: str, node: str, *, force: bool = False, timeout:
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
-        if record.state not in ("ready", "stopped"):
-            raise Conflict(f"the lab {name} is {record.state}")
+        check_usable(record)
         interrupted.check(ctx, name)
         if not node_of(ctx, name, node).has_server:
             raise InvalidSpec(

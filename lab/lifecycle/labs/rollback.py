@@ -23,7 +23,15 @@ from lab.lifecycle.labs import power
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
-from lab.lifecycle.nodes.inspect import images_of, lab, node_of, nodes_of, record_of, running_nodes
+from lab.lifecycle.nodes.inspect import (
+    check_usable,
+    images_of,
+    lab,
+    node_of,
+    nodes_of,
+    record_of,
+    running_nodes,
+)
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
@@ -61,8 +69,7 @@ def rollback(
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
-        if record.state not in ("ready", "stopped"):
-            raise Conflict(f"the lab {name} is {record.state}")
+        check_usable(record)
         capture, nodes = find(ctx, name, to), nodes_of(ctx, name)
         if node is not None and len(nodes) > 1:
             _one_to(ctx, record, capture, node_of(ctx, name, node), timeout)

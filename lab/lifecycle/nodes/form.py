@@ -150,6 +150,25 @@ def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -
     return ctx.home.seed(parent, node.name)
 
 
+def guest_of(
+    ctx: Context,
+    node: Node,
+    images: Images,
+    segment: int,
+    seed: Path,
+    *,
+    volumes: Sequence[Volume] | None = None,
+    memory_file: Path | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> GuestSpec:
+    """The guest of a node of this home; its ``volumes`` are those of its image by default."""
+    if volumes is None:
+        volumes = [ctx.storage.get(volume) for volume in volumes_of(node, images)]
+    log = ctx.home.console_log(node.guest)
+    wiring = Wiring(ctx.home.id, segment, seed, log, memory_file, tags or {})
+    return guest_spec(node, volumes, images[node.image], wiring)
+
+
 def put_seed(ctx: Context, path: Path, content: bytes) -> Path:
     """Write a seed disk, in which passwords may be (``--my-cnf``); returns ``path``."""
     with writing(path):
@@ -250,12 +269,12 @@ def _volumes(ctx: Context, formation: Formation) -> dict[str, list[Volume]]:
 
 
 def _prepare(ctx: Context, formation: Formation, node: Node, volumes: list[Volume]) -> GuestSpec:
-    wiring = Wiring(
-        home=ctx.home.id,
-        segment=formation.segment,
-        seed=write_seed(ctx, formation, node),
-        console_log=ctx.home.console_log(node.guest),
+    return guest_of(
+        ctx,
+        node,
+        formation.images,
+        formation.segment,
+        write_seed(ctx, formation, node),
+        volumes=[*volumes, *formation.more],
         memory_file=formation.memory_file(node) if formation.memory_file else None,
     )
-    disks = [*volumes, *formation.more]
-    return guest_spec(node, disks, formation.images[node.image], wiring)

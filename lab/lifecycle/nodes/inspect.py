@@ -11,7 +11,7 @@ from lab import options
 from lab.blueprints import Known, Link, Service, gtid
 from lab.config.profile import risks
 from lab.config.settings import Settings
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
@@ -166,6 +166,12 @@ def record_of(ctx: Context, name: str) -> LabRecord:
             f" `lab console` work, `lab down {name}` removes it",
         )
     return ctx.store.labs.get(name)
+
+
+def check_usable(record: LabRecord) -> None:
+    """Raise Conflict unless the nodes of a lab are complete."""
+    if not record.usable:
+        raise Conflict(f"the lab {record.name} is {record.state}")
 
 
 def nodes_of(ctx: Context, name: str) -> tuple[Node, ...]:

@@ -24,7 +24,7 @@ from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.views import SnapshotView
-from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
+from lab.lifecycle.nodes.inspect import check_usable, images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
 from lab.locks.named import held, lock
@@ -64,8 +64,7 @@ def take(
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = record_of(ctx, name)
-        if record.state not in ("ready", "stopped"):
-            raise Conflict(f"the lab {name} is {record.state}")
+        check_usable(record)
         interrupted.check(ctx, name)
         expires = None if ttl is None else time.time() + ttl
         blank = Capture(Owner("lab", name), "", (), protected=protect, expires_at=expires)
@@ -241,7 +240,7 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.find(name)
-        if record is None or record.state not in ("ready", "stopped"):
+        if record is None or not record.usable:
             return []
         if _incomplete(ctx, name):  # before what shows that is removed
             resume_paused(ctx, nodes_of(ctx, name))
@@ -264,7 +263,7 @@ def is_due(ctx: Context, record: LabRecord) -> bool:
 
     What looks like a leftover may be what another command is making.
     """
-    if record.state not in ("ready", "stopped"):
+    if not record.usable:
         return False
     found = _due(ctx, record) or _too_many(ctx, record)
     return bool(found) and not held(ctx.home, "lab", record.name)
