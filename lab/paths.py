@@ -32,6 +32,7 @@ import os
 import re
 import shlex
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -413,6 +414,40 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+@contextlib.contextmanager
+def replaced(path: Path, mode: int = 0o600, *, durable: bool = False) -> Iterator[Path]:
+    """A new file with exactly ``mode`` that takes the place of ``path`` when the block ends.
+
+    That happens completely or not at all; if ``durable``, also after a power loss. Raises
+    HostUnfit where the system refuses it.
+    """
+    draft = path.with_name(f"{path.name}.{threading.get_native_id()}.new")
+    with writing(path):
+        try:
+            draft.touch(0o600)
+            draft.chmod(mode)
+            yield draft
+            if durable:
+                sync(draft)
+            draft.replace(path)
+            if durable:
+                sync(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+
+
+def sync(*paths: Path) -> None:
+    """Wait until each file or directory is on stable storage."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _part(name: str) -> str:

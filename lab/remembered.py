@@ -7,10 +7,11 @@ the same moment one may be lost. So only what can be found out again belongs in 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from lab.paths import replaced
 
 
 def recall(memory: Path) -> dict[str, tuple[float, Any]]:
@@ -26,22 +27,17 @@ def recall(memory: Path) -> dict[str, tuple[float, Any]]:
 
 
 def remember(memory: Path, key: str, value: object) -> None:
-    """Keep ``value`` for ``key``, remembered now; raises OSError."""
+    """Keep ``value`` for ``key``, remembered now; raises HostUnfit."""
     _write(memory, {**recall(memory), key: (time.time(), value)})
 
 
 def forget(memory: Path, key: str) -> None:
-    """Remove the value for ``key``; raises OSError."""
+    """Remove the value for ``key``; raises HostUnfit."""
     known = recall(memory)
     if known.pop(key, None) is not None:
         _write(memory, known)
 
 
 def _write(memory: Path, known: dict[str, tuple[float, Any]]) -> None:
-    scratch = memory.with_name(f"{memory.name}.{threading.get_native_id()}")
-    try:
-        scratch.write_text(json.dumps(known), encoding="utf-8")
-        scratch.replace(memory)
-    except BaseException:  # such as a full disk
-        scratch.unlink(missing_ok=True)
-        raise
+    with replaced(memory, 0o644) as draft:
+        draft.write_text(json.dumps(known), encoding="utf-8")

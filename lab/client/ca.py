@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab.errors import HostUnfit, LabError
-from lab.paths import PRIVATE, make_directory, writing
+from lab.paths import PRIVATE, make_directory, replaced, writing
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _LIMIT = 65536
@@ -46,9 +45,8 @@ def _write(directory: Path, pem: str) -> Path:
     path = directory / f"ca-{hashlib.sha256(pem.encode()).hexdigest()[:16]}.pem"
     with writing(path):
         if not path.exists() or path.read_text(encoding="utf-8") != pem:
-            draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-            draft.write_text(pem, encoding="utf-8")
-            draft.replace(path)
+            with replaced(path) as draft:
+                draft.write_text(pem, encoding="utf-8")
             _prune(directory)
         else:
             with suppress(OSError):  # in a cache that can only be read

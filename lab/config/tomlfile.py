@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import stat
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from lab import texts
 from lab.errors import HostUnfit, InvalidSpec
 from lab.keys import Keys, parse_all
+from lab.paths import replaced, writing
 
 _PARTS = 32
 _DEEP = re.compile(r"(?:[^\s.=\[\]{},#]{1,64}\.){32}")
@@ -48,20 +50,18 @@ def put(path: Path, keys: Keys, key: str, value: str) -> None:
     """
     line = f"{key} = {json.dumps(value)}\n"
     read(path, keys)
-    fresh = path.with_name(f"{path.name}.new")
+    there = path.exists()
+    text = texts.decoded(path.read_bytes()) if there else ""
+    mode = stat.S_IMODE(path.stat().st_mode) if there else 0o644
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = texts.decoded(path.read_bytes()) if path.exists() else ""
-        fresh.write_text(_with_line(text, key, line), encoding="utf-8")
-        if read(fresh, keys).get(key) != keys[key].parse(value):
-            raise InvalidSpec(f"{path} cannot be changed by a program", hint=f"write: {line}")
-        fresh.replace(path)
-    except OSError as error:
-        raise HostUnfit(
-            f"{path} cannot be written: {error.strerror}", hint=f"write into it: {line}"
-        ) from error
-    finally:
-        fresh.unlink(missing_ok=True)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(path, mode) as fresh:
+            fresh.write_text(_with_line(text, key, line), encoding="utf-8")
+            if read(fresh, keys).get(key) != keys[key].parse(value):
+                raise InvalidSpec(f"{path} cannot be changed by a program", hint=f"write: {line}")
+    except HostUnfit as error:
+        raise HostUnfit(error.what, hint=f"write into it: {line}") from error
 
 
 def _with_line(text: str, key: str, line: str) -> str:

@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from lab.errors import HostUnfit
 from lab.imagebuild.recipe import Recipe
 from lab.remembered import recall, remember
 
@@ -78,5 +79,5 @@ def unreachable(recipe: Recipe, memory: Path) -> None:
 
 
 def _remember(memory: Path, url: str, *, value: bool) -> None:
-    with suppress(OSError):  # a full disk: it is asked again
+    with suppress(HostUnfit):  # a full disk: it is asked again
         remember(memory, url, value=value)

@@ -22,6 +22,7 @@ from lab import host
 from lab.config.profile import VolumeProfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.names import VolumeName
+from lab.paths import sync
 from lab.storage import (
     EXTENT,
     PLAIN,
@@ -130,7 +131,7 @@ class Qcow2Storage:
                 self._visible(snapshot.volume, snapshot.label)
                 place = self._directory.place(snapshot.volume)
                 files = self._directory.snapshot_files(snapshot.volume, snapshot.label)
-                sparse.sync(*files, place / SNAPSHOTS, place / RECORD)
+                sync(*files, place / SNAPSHOTS, place / RECORD)
                 self._directory.sync_folders(snapshot.volume)
 
     def seal(self, snapshot: VolumeSnapshot) -> str:
@@ -192,9 +193,9 @@ class Qcow2Storage:
             work = stack.enter_context(self._directory.scratch())
             sparse.copy(frozen, work / DISK, floor=floor)
             self._directory.give(work / DISK)
-            sparse.sync(work / DISK)
+            sync(work / DISK)
             (work / DISK).replace(disk)
-            sparse.sync(disk.parent)
+            sync(disk.parent)
             return self._volume(volume, record)
 
     def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:

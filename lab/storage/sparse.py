@@ -134,16 +134,6 @@ def _in_memory(path: Path, mounts: Path) -> bool:
     return False
 
 
-def sync(*paths: Path) -> None:
-    """Wait until each file or directory is on stable storage."""
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def _reflink(reader: int, writer: int) -> bool:
     try:
         fcntl.ioctl(writer, _FICLONE, reader)

@@ -29,7 +29,8 @@ from typing import Any
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import VolumeName
-from lab.storage import Space, clone_lock, rules, sparse
+from lab.paths import sync
+from lab.storage import Space, clone_lock, rules
 
 DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
 _KINDS = ("images", "labs", "templates")
@@ -128,7 +129,7 @@ class VolumeDirectory:
         write_json(work / RECORD, asdict(record))
         work.chmod(self._mode)
         if durable:
-            sparse.sync(*work.rglob("*"), work)
+            sync(*work.rglob("*"), work)
         self._move_in(work, volume)
         if durable:
             self.sync_folders(volume)
@@ -137,7 +138,7 @@ class VolumeDirectory:
         """Wait until the folders from ``volume`` up to the root are on stable storage."""
         place = self.place(volume)
         kind = place.parents[2]
-        sparse.sync(place, *place.parents[:2], kind, self.root, self.scratches)
+        sync(place, *place.parents[:2], kind, self.root, self.scratches)
 
     def _move_in(self, work: Path, volume: VolumeName) -> None:
         place = self.place(volume)

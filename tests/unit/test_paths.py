@@ -10,7 +10,7 @@ import pytest
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import Owner, template_ref
-from lab.paths import PRIVATE, Home, default_root, make_directory
+from lab.paths import PRIVATE, Home, default_root, make_directory, replaced
 
 
 def mode(path: Path) -> int:
@@ -188,3 +188,40 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(theirs, 65534, 65534)
     with pytest.raises(HostUnfit):
         make_directory(theirs, PRIVATE)
+
+
+def test_a_replaced_file_is_whole_and_has_its_mode(tmp_path: Path) -> None:
+    """Protects readers of keys, manifests and records from partial files."""
+    path = tmp_path / "key"
+    path.write_text("old")
+    path.chmod(0o644)
+    with replaced(path, durable=True) as draft:
+        assert draft.stat().st_mode & 0o777 == 0o600
+        draft.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_not_replaced_by_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with replaced(path) as draft:
+            draft.write_text("incomplete")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_replaced_is_an_error_of_the_host(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    (path / "in the way").mkdir(parents=True)
+    with pytest.raises(HostUnfit, match="cannot be written"), replaced(path) as draft:
+        draft.write_text("new")
+    assert list(tmp_path.iterdir()) == [path]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.errors import HostUnfit
 from lab.remembered import forget, recall, remember
 
 
@@ -32,6 +33,6 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     """Protects a home whose disk is full from a file for each thread that tried."""
     memory = tmp_path / "memory.json"
     (memory / "in the way").mkdir(parents=True)
-    with pytest.raises(OSError, match="memory"):
+    with pytest.raises(HostUnfit, match="memory"):
         remember(memory, "one", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["memory.json"]

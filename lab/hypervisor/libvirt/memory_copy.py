@@ -29,8 +29,7 @@ from lab.hypervisor.libvirt.stream import (
     own_block,
     read_opening,
 )
-from lab.paths import unwritable, writing
-from lab.storage import sparse
+from lab.paths import sync, unwritable, writing
 
 Finish = Callable[[], MemoryImage]
 """Completes a copy after the guest was resumed; raises HostUnfit."""
@@ -147,7 +146,7 @@ def _create(path: Path) -> FileIO:
 
 def _synced(image: MemoryImage) -> MemoryImage:
     try:
-        sparse.sync(image.state, image.ram)
+        sync(image.state, image.ram)
     except OSError as error:
         raise unwritable(image.state, error) from error
     return image

@@ -17,7 +17,7 @@ from lab.lifecycle.core.parallel import each, each_until
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import GuestCluster, Node, engines_of, volumes_of
 from lab.names import CaptureRef, GuestName, template_ref
-from lab.paths import writing
+from lab.paths import sync, writing
 from lab.storage import VolumeSnapshot, sparse
 
 _FLUSH_SECONDS = 30.0
@@ -116,7 +116,7 @@ def _node(
     ctx: Context, ref: CaptureRef, node: Node, snapshots: Sequence[VolumeSnapshot], *, warm: bool
 ) -> CapturedNode:
     disk = ctx.home.seed(ref, node.name)
-    sparse.sync(disk)
+    sync(disk)
     seed = manifests.facts(disk)
     seals = tuple(ctx.storage.seal(s) for s in snapshots if s.volume.node == node.name)
     made = CapturedNode(
@@ -128,7 +128,7 @@ def _node(
     with writing(ram):
         freeze_ram(ctx, ram)
         state.chmod(0o400)  # QEMU is sent what is in it
-        sparse.sync(ram, state)
+        sync(ram, state)
     return replace(made, ram=manifests.facts(ram), state=manifests.facts(state))
 
 

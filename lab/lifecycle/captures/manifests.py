@@ -21,9 +21,8 @@ from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts, dis
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.names import CaptureRef, template_ref
-from lab.paths import writing
+from lab.paths import replaced, sync, writing
 from lab.spec import NodeSize
-from lab.storage import sparse
 
 FORMAT = 6
 """Of manifests that are written. Those of format 3 are of templates, and name them by ``key``;
@@ -109,7 +108,6 @@ def check(ctx: Context, capture: Capture, images: Images) -> None:
 
 def write(path: Path, capture: Capture) -> None:
     """Write the manifest of ``capture``, whole or not at all, also after a power loss."""
-    fresh = path.with_suffix(".new")
     parent = str(capture.parent) if capture.parent else None
     values = {
         "capture": str(capture.ref),
@@ -125,14 +123,10 @@ def write(path: Path, capture: Capture) -> None:
         ],
     }
     content = json.dumps({"format": FORMAT, "digest": _seal(values), **values}, indent=1)
+    with replaced(path, durable=True) as fresh:
+        fresh.write_text(content, encoding="utf-8")
     with writing(path):
-        fresh.touch(0o600)
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sparse.sync(path.parent, path.parent.parent)
+        sync(path.parent.parent)
 
 
 def read(path: Path) -> Capture:

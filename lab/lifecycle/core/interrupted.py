@@ -7,8 +7,7 @@ from pathlib import Path
 from lab.errors import Conflict
 from lab.lifecycle.core.context import Context
 from lab.names import Owner
-from lab.paths import Home, writing
-from lab.storage import sparse
+from lab.paths import Home, replaced, sync, writing
 
 
 def begin(ctx: Context, name: str, label: str, node: str | None) -> None:
@@ -20,12 +19,8 @@ def begin(ctx: Context, name: str, label: str, node: str | None) -> None:
     path, what = _path(ctx.home, name), f"--to {label}" + (f" --node {node}" if node else "")
     if node and path.exists() and path.read_text(encoding="utf-8") != what:
         check(ctx, name)
-    fresh = path.with_suffix(".new")
-    with writing(path):
+    with replaced(path, durable=True) as fresh:
         fresh.write_text(what, encoding="utf-8")
-        sparse.sync(fresh)
-        fresh.replace(path)
-        sparse.sync(path.parent)
 
 
 def end(ctx: Context, name: str) -> None:
@@ -33,7 +28,7 @@ def end(ctx: Context, name: str) -> None:
     path = _path(ctx.home, name)
     with writing(path):
         path.unlink(missing_ok=True)
-        sparse.sync(path.parent)
+        sync(path.parent)
 
 
 def exists(ctx: Context, name: str) -> bool:

@@ -38,7 +38,7 @@ from lab.datasets.survey import SIGNS
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec, LabError
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
-from lab.paths import writing
+from lab.paths import replaced
 from lab.units import GIB, MIB, format_size
 from lab.wait import Deadline
 
@@ -171,9 +171,8 @@ def _apart(
     """What the process that reads has answered; it ends with the block that waits for it."""
     work = Path(request.path).parent
     asked, answered = work / "request", work / "answer"
-    with writing(asked):
-        asked.touch(0o600)
-        asked.write_bytes(msgspec.json.encode(request))
+    with replaced(asked) as file:
+        file.write_bytes(msgspec.json.encode(request))
     main_of = _MAIN.format([one for one in sys.path if one], __name__)
     argv = [sys.executable, "-c", main_of, str(asked), str(answered), str(os.getpid())]
     done, stalled = 0, Deadline.after(_STALL)

@@ -42,7 +42,7 @@ from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.names import Owner, VolumeName
 from lab.options import OptionFile, Options
-from lab.paths import PRIVATE, REACHABLE, make_directory, writing
+from lab.paths import PRIVATE, REACHABLE, make_directory, replaced
 from lab.spec import NodeSize
 from lab.storage import Volume
 from lab.units import GIB, MIB
@@ -174,9 +174,8 @@ def _data(
 def _further(work: Path, sql: str) -> Path:
     """A file with the further SQL that came as a text."""
     path = work / "further.sql"
-    with writing(path):
-        path.touch(0o600)
-        path.write_text(sql, encoding="utf-8")
+    with replaced(path) as file:
+        file.write_text(sql, encoding="utf-8")
     return path
 
 
@@ -290,9 +289,8 @@ def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
             break
     else:
         secret = secrets.token_bytes(32)
-    with writing(path):
-        path.touch(0o600)
-        path.write_bytes(secret)
+    with replaced(path) as file:
+        file.write_bytes(secret)
     return secret
 
 

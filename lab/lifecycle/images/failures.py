@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lab.errors import LabError, OutOfReach
+from lab.errors import HostUnfit, LabError, OutOfReach
 from lab.imagebuild.key import image_key
 from lab.imagebuild.reachable import unreachable
 from lab.imagebuild.recipe import Recipe
@@ -92,7 +92,7 @@ def recorded(
             str(error),
             str(log) if log.exists() else "",
         )
-        with suppress(OSError):  # a full disk: the failure itself is what counts
+        with suppress(HostUnfit):  # a full disk: the failure itself is what counts
             remember(_memory(ctx.home), recipe.name, asdict(found))
         raise
 
@@ -104,7 +104,7 @@ def answers(home: Home) -> Path:
 
 def withdraw(ctx: Context, recipe: str) -> None:
     """Remove the recorded failure of an engine: it works, or may be retried."""
-    with suppress(OSError):
+    with suppress(HostUnfit):
         forget(_memory(ctx.home), recipe)
 
 

@@ -12,7 +12,7 @@ from lab.datasets.columns import Column
 from lab.datasets.live import Selection
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.context import Context
-from lab.paths import writing
+from lab.paths import replaced
 from lab.state.records import ImageRecord
 
 INFO = "dataset.json"
@@ -74,10 +74,8 @@ class Provenance:
 
 def write_provenance(ctx: Context, key: str, made: Provenance) -> None:
     """Record how the image ``key`` was made."""
-    path = ctx.home.image(key) / INFO
-    with writing(path):
-        path.touch(0o600)  # rules and SQL may have secrets
-        path.write_bytes(_encoded(made))
+    with replaced(ctx.home.image(key) / INFO) as file:  # rules and SQL may have secrets
+        file.write_bytes(_encoded(made))
 
 
 def read_provenance(ctx: Context, record: ImageRecord, *, columns: bool = True) -> Provenance:

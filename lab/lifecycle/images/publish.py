@@ -15,9 +15,9 @@ from lab.imagebuild import manifest
 from lab.lifecycle.core.context import Context
 from lab.locks.named import lock
 from lab.names import Owner, VolumeName
-from lab.paths import writing
+from lab.paths import sync, writing
 from lab.state.records import ResourceKind
-from lab.storage import VolumeSnapshot, sparse
+from lab.storage import VolumeSnapshot
 
 BASE = "base"
 """The node and the snapshot label of an image's volumes."""
@@ -59,7 +59,7 @@ def publish(
     # The manifest comes last: without it the image is not used. What it names survives a power
     # loss from here on, so that only what somebody wrote to need ever be read again.
     _move(manifest.write(replace(built, seals=seals)), directory / manifest.MANIFEST)
-    sparse.sync(directory.parent)
+    sync(directory.parent)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def derive(
     )
     draft = manifest.write(result)
     draft.chmod(0o644)
-    sparse.sync(draft, directory, directory.parent)
+    sync(draft, directory, directory.parent)
     return result
 
 
@@ -141,7 +141,7 @@ def reseal(ctx: Context, key: str, built: manifest.BuiltImage, seals: Mapping[st
         sealed = replace(there, seals={**there.seals, **seals})
         draft = manifest.write(replace(sealed, kernel=Path(work) / built.kernel.name))
         shutil.copystat(path, draft)
-        sparse.sync(draft)
+        sync(draft)
         draft.replace(path)
 
 
@@ -164,7 +164,7 @@ def _copy(source: Path, to: Path) -> Path:
     with writing(to):
         shutil.copyfile(source, to)
         to.chmod(0o644)
-        sparse.sync(to)
+        sync(to)
     return to
 
 
@@ -173,5 +173,5 @@ def _move(source: Path, to: Path) -> Path:
     with writing(to):
         source.chmod(0o644)
         shutil.move(source, to)
-        sparse.sync(to, to.parent)
+        sync(to, to.parent)
     return to

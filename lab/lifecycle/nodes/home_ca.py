@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import HostUnfit
 from lab.locks.named import lock
-from lab.paths import Home, writing
+from lab.paths import Home, replaced
 
 if TYPE_CHECKING:
     from lab.guest.authority import Authority
@@ -45,18 +44,7 @@ def _make(home: Home) -> None:
     from lab.guest.authority import make
 
     made = make(f"lab {home.id}")
-    _write(home.ca_key, made.private, 0o600)
-    _write(home.ca, made.certificate, 0o644)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    draft = path.with_name(f"{path.name}.new")
-    with writing(path):
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(fd, "wb") as file:
-            os.fchmod(fd, mode)
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        draft.replace(path)
+    with replaced(home.ca_key, durable=True) as file:
+        file.write_bytes(made.private)
+    with replaced(home.ca, 0o644, durable=True) as file:
+        file.write_bytes(made.certificate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.ssh import known_as
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.observe.target import member_of
-from lab.paths import writing
+from lab.paths import replaced
 from lab.wait import Deadline, attempts
 
 __all__ = [
@@ -80,7 +79,8 @@ def prepare(
     login = _kept_key(key, f"lab {owner.name}")
     if login is None:
         login = identity.make_ssh_key(f"lab {owner.name}")
-        _write(key, login.private)
+        with replaced(key) as file:
+            file.write_bytes(login.private)
     _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
     return login, own
 
@@ -103,7 +103,8 @@ def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
     lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
     kept = [line for line in lines if line.partition(" ")[0] not in hosts]
     fresh = [f"{host} {public}" for host, public in hosts.items()]
-    _write(known, "".join(f"{line}\n" for line in (*kept, *fresh)).encode())
+    with replaced(known) as file:
+        file.write_text("".join(f"{line}\n" for line in (*kept, *fresh)), encoding="utf-8")
 
 
 def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
@@ -112,7 +113,9 @@ def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
     if not path.exists():
         return  # its making failed before that
     text = path.read_text(encoding="utf-8")
-    _write(path, _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text).encode())
+    with replaced(path) as file:
+        changed = _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text)
+        file.write_text(changed, encoding="utf-8")
 
 
 def personalise(
@@ -309,12 +312,3 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
     each_until(one, [node for node in nodes if node.has_server], ctx.progress.halt)
-
-
-def _write(path: Path, content: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    with writing(path):
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        new.replace(path)

@@ -29,7 +29,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
-from lab.paths import MANIFEST, REACHABLE, make_directory, writing
+from lab.paths import MANIFEST, REACHABLE, make_directory, sync, writing
 from lab.schedule import ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
@@ -113,7 +113,7 @@ def _describe(ctx: Context, capture: Capture) -> None:
     if not known:
         with writing(directory):
             draft.rename(directory)
-            sparse.sync(directory.parent)
+            sync(directory.parent)
 
 
 def persist(ctx: Context, name: str, label: str) -> None:

@@ -143,7 +143,7 @@ def test_a_disk_that_is_full_for_good_leaves_nothing(tmp_path: Path) -> None:
     ("before", "make", "step", "path"),
     [
         (make_image, make_cold, "boot.begin", "labs/shop/n1.seed"),
-        (make_image, make_template, "capture.end", "templates/*/manifest.new"),
+        (make_image, make_template, "capture.end", "templates/*/manifest.json"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_told(
