@@ -22,7 +22,7 @@ from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import DatasetView, PersonalColumn
-from lab.lifecycle.datasets import dataset_of_lab
+from lab.lifecycle.datasets import of_lab
 from lab.lifecycle.datasets.load import (
     MASK,
     STAGE,
@@ -360,7 +360,7 @@ def _of_lab(
     ctx: Context, name: str, made: Provenance, source: LabCapture, project: str, accept: Accept
 ) -> DatasetView:
     began = time.time()
-    with dataset_of_lab.captured(ctx, source) as (capture, nodes_images):
+    with of_lab.captured(ctx, source) as (capture, nodes_images):
         base = record_of(ctx, source.lab).image
         of = ctx.store.images.get(base)
         version = _next(ctx, name)
@@ -374,7 +374,7 @@ def _of_lab(
                 owner = Owner("image", key)
                 ctx.home.create_directory(owner)
                 write_provenance(ctx, key, made)  # what is known while it is copied
-                server = dataset_of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
+                server = of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
                 with ctx.progress.step("rest", "stopping the server"):
                     server.forget()
                     if made.warm:
@@ -383,7 +383,7 @@ def _of_lab(
                     accept(tables)
                     server.rest(nodes_images[server.node.image])
                 with ctx.progress.step("copy", "copying the disks"):
-                    copies = dataset_of_lab.copy_disks(ctx, server.node, nodes_images)
+                    copies = of_lab.copy_disks(ctx, server.node, nodes_images)
                     server.discard()
                     facts = publish.derive(ctx, key, images.built(ctx, base), copies)
                 write_provenance(ctx, key, replace(made, tables=tuple(tables), columns=columns))
