@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from lab.api.background.periodic import Periodic
@@ -12,6 +13,7 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.datasetfile import ScheduledDataset
+from lab.datasets.source import parse
 from lab.errors import LabError
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.images.provenance import read_provenance
@@ -73,7 +75,10 @@ class Refresher:
             return
         request = RefreshDataset(keep=scheduled.keep)
         with self._core.contexts.use() as ctx:
-            guest = dataset.guest_size(ctx.store, read_provenance(ctx, latest).source)
+            made, source = read_provenance(ctx, latest), None
+            with suppress(LabError):  # a source that is gone fails when it is read
+                source = parse(made.source)
+            guest = dataset.guest_size(ctx.store, source)
         job = service_job(
             "refresh-dataset", request, lab="", project=latest.project, guests=[guest]
         )

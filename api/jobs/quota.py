@@ -11,6 +11,7 @@ from dataclasses import replace
 from lab.api.core.core import Core
 from lab.api.jobs.stored import guests_of, read_facts
 from lab.blueprints import foreseen
+from lab.datasets.source import parse
 from lab.errors import LabError, LimitReached
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.service import usage
@@ -124,7 +125,7 @@ def _loaded(core: Core, project: str) -> int:
         size = 0
         if job.kind == "create-dataset" and not job.facts.get("upload"):
             with suppress(LabError):  # its lab is gone: it will fail
-                size = dataset.foreseen(core.store, read_facts(job, CreateDataset).source)
+                size = dataset.foreseen(core.store, parse(read_facts(job, CreateDataset).source))
         elif job.kind == "refresh-dataset":
             size = sizes.get(job.about.partition(":")[2], 0)
         total += max(size, core.loads.get(job.id, 0))

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from lab.api.jobs import stored
-from lab.datasets.source import LabCapture
+from lab.datasets.source import DumpFile, LabCapture, Source, Uploaded
 from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle.captures import template
@@ -412,20 +412,22 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
     upload = ctx.home.uploads / request.upload if request.upload else None
     done = datasets.made_by(ctx, task.job.id) if task.again else None
     try:
-        _same_lab(ctx, request)
-        made = done or datasets.create(ctx, request, upload=upload)
+        source = parse_source(request.source)
+        _check_same_lab(ctx, source, request.lab_created_at)
+        if isinstance(source, Uploaded) and upload is not None and upload.is_file():
+            source = DumpFile(upload, source.packing, str(source))
+        made = done or datasets.create(ctx, request, source)
     finally:
         if upload is not None:
             shutil.rmtree(upload.parent, ignore_errors=True)
     return _version(made)
 
 
-def _same_lab(ctx: Context, request: CreateDataset) -> None:
+def _check_same_lab(ctx: Context, source: Source, created_at: float | None) -> None:
     """Raise NotFound if the lab of the source was replaced by another of its name."""
-    source = parse_source(request.source)
-    if isinstance(source, LabCapture) and request.lab_created_at is not None:
+    if isinstance(source, LabCapture) and created_at is not None:
         record = ctx.store.labs.get(source.lab)
-        if record.created_at != request.lab_created_at:
+        if record.created_at != created_at:
             raise NotFound(
                 f"the lab {source.lab} was removed and created again after this request",
                 hint="repeat the request if the new lab is meant",

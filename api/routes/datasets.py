@@ -37,7 +37,14 @@ from lab.blueprints import blueprint
 from lab.datasets import queries
 from lab.datasets import source as sources
 from lab.datasets.live import Selection, require_server
-from lab.datasets.source import UPLOAD, LabCapture, StandardInput, Uploaded, check_upload
+from lab.datasets.source import (
+    UPLOAD,
+    LabCapture,
+    Source,
+    StandardInput,
+    Uploaded,
+    check_upload,
+)
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle.core.views import UploadView
 from lab.lifecycle.datasets import dataset
@@ -185,9 +192,9 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
     """
     core = jobs.core
     before = core.store.jobs.by_key(caller.token.id, key) if key else None
-    request, project = _request(core, caller, asked, before=before)
+    request, source, project = _request(core, caller, asked, before=before)
     owner = "" if asked.shared else project
-    guest = dataset.guest_size(core.store, request.source)
+    guest = dataset.guest_size(core.store, source)
     job = new_job(
         caller.token, "create-dataset", request, about=f"dataset:{asked.name}", project=project,
         key=key, guests=[guest],
@@ -198,7 +205,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
         upload = core.settings.home.uploads / request.upload if request.upload else None
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, project, [guest], added="this dataset's loading")
-        size = dataset.foreseen(core.store, request.source, upload)
+        size = upload.stat().st_size if upload else dataset.foreseen(core.store, source)
         most = core.settings.serve.dataset_size
         if not caller.may("admin") and most and size > most and not asked.source.startswith("lab:"):
             raise _too_large(size, most)
@@ -209,8 +216,8 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
 
 def _request(
     core: Core, caller: Caller, asked: DatasetRequest, *, before: JobRecord | None
-) -> tuple[CreateDataset, str]:
-    """The job's request, and the project whose data it will have.
+) -> tuple[CreateDataset, Source, str]:
+    """The job's request, its source, and the project whose data it will have.
 
     ``before``: the job of the same Idempotency-Key, whose upload may be loaded already.
     """
@@ -267,7 +274,7 @@ def _request(
         settings=tuple(asked.settings),
         my_cnf=asked.my_cnf,
     )
-    return request, project
+    return request, source, project
 
 
 def _check_engine(asked: DatasetRequest) -> None:
@@ -302,8 +309,7 @@ def submit_refresh(
         made = read_provenance(ctx, latest)
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
-    dataset.check_refreshable(name, made)
-    guest = dataset.guest_size(core.store, made.source)
+    guest = dataset.guest_size(core.store, dataset.refreshable(name, made))
     job = new_job(
         caller.token, "refresh-dataset", RefreshDataset(force=force), about=f"dataset:{name}",
         project=record.project or None, key=key, guests=[guest],

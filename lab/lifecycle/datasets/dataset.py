@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Blueprint, blueprint, with_options
@@ -15,8 +15,9 @@ from lab.datasets import source as sources
 from lab.datasets.live import require_server
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import DumpFile, LabCapture, StandardInput, Uploaded
+from lab.datasets.source import LabCapture, Source, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
+from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
@@ -25,13 +26,12 @@ from lab.lifecycle.core.views import DatasetView, PersonalColumn
 from lab.lifecycle.datasets import of_lab
 from lab.lifecycle.datasets.load import (
     MASK,
-    STAGE,
     load,
     loader_size,
     loading_options,
     size_of,
 )
-from lab.lifecycle.datasets.masking import columns_of, require_mimesis
+from lab.lifecycle.datasets.masking import require_mimesis
 from lab.lifecycle.datasets.worth import Accept, anything, has_tables, no_less
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images import publish
@@ -51,19 +51,21 @@ from lab.state.store import Store
 def create(
     ctx: Context,
     asked: CreateDataset,
+    source: Source | None = None,
     *,
     files: Sequence[Path] = (),
-    upload: Path | None = None,
 ) -> DatasetView:
     """Make the first version of a dataset from its source, and then of SQL ``files`` of this host.
 
-    ``upload``: the file of an Uploaded source. Its engine is MariaDB, which labs of the blueprint
-    must be able to use. Nothing is left when it fails. Raises InvalidSpec, Conflict if there is
-    such a dataset, HostUnfit, NotReady.
+    ``source``: what the text of the request names, where that is known. Its engine is MariaDB,
+    which labs of the blueprint must be able to use. Nothing is left when it fails. Raises
+    InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
     name, plan = asked.name, asked.blueprint
     check_dataset_name(name)
-    source = sources.parse(asked.source)
+    source = source or sources.parse(asked.source)
+    if isinstance(source, Uploaded):
+        raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
     selection = asked.selection
     require_server(selection, source)
     if selection.defaults_file:
@@ -94,7 +96,7 @@ def create(
     accept = anything if any_tables else has_tables(str(source))
     with _series(ctx, name):
         check_free(ctx.store, name, ctx.origin.project)
-        return _make(ctx, name, made, ctx.origin.project, accept, upload)
+        return _make(ctx, name, made, source, ctx.origin.project, accept)
 
 
 def check_free(store: Store, name: str, project: str) -> None:
@@ -124,8 +126,7 @@ def refresh(
     with _series(ctx, name):
         record = version_named(ctx, name)
         made = read_provenance(ctx, record)
-        check_refreshable(name, made)
-        source = sources.parse(made.source)
+        source = refreshable(name, made)
         if isinstance(source, LabCapture):
             of = record_of(ctx, source.lab)
             if of.project != made.lab_project:
@@ -136,7 +137,7 @@ def refresh(
             _check_whole(of)
         accept = anything if force else no_less(f"{name}@{record.version}", made.tables)
         made = replace(made, keep=made.keep if keep is None else keep)
-        view = _make(ctx, name, made, record.project, accept)
+        view = _make(ctx, name, made, source, record.project, accept)
         there = [one for one in versions_of(ctx, name) if not one.removing]
         if most := made.keep:
             for old in there[:-most]:
@@ -144,8 +145,8 @@ def refresh(
         return view
 
 
-def check_refreshable(name: str, made: Provenance) -> None:
-    """Raise InvalidSpec if the source of a dataset can be read only once."""
+def refreshable(name: str, made: Provenance) -> Source:
+    """The source of a dataset; raises InvalidSpec if it can be read only once."""
     if not made.source:
         raise InvalidSpec(
             f"dataset {name} was imported: its source is not known here",
@@ -158,6 +159,7 @@ def check_refreshable(name: str, made: Provenance) -> None:
             f"dataset {name} was read from {what}, which cannot be read again",
             hint=f"`lab dataset rm {name}`, then create it again",
         )
+    return source
 
 
 def made_by(ctx: Context, job: str) -> DatasetView | None:
@@ -190,24 +192,22 @@ def described(ctx: Context, record: ImageRecord, *, columns: bool = False) -> Da
     return _view(ctx, record, columns=columns)
 
 
-def guest_size(store: Store, text: str) -> NodeSize:
-    """The guest that makes a dataset of a source, one at a time."""
-    with suppress(LabError):  # a source that is gone fails when it is read
-        source = sources.parse(text)
-        if isinstance(source, LabCapture):
+def guest_size(store: Store, source: Source | None) -> NodeSize:
+    """The guest that makes a dataset of a source, one at a time; None: what is not known."""
+    if isinstance(source, LabCapture):
+        with suppress(LabError):  # a lab that is gone fails when it is read
             return store.lab_with_nodes(source.lab).plans[0].size
     return loader_size()
 
 
-def foreseen(store: Store, text: str, upload: Path | None = None) -> int:
+def foreseen(store: Store, source: Source) -> int:
     """Bytes of SQL, or of disks, of a source, as far as they are known before; 0: not known.
 
-    Raises InvalidSpec, and NotFound for an unknown lab.
+    Raises NotFound for an unknown lab.
     """
-    source = sources.parse(text)
     if isinstance(source, LabCapture):
         return sum(node.size.disk for node in store.lab_with_nodes(source.lab).plans[:1])
-    return upload.stat().st_size if upload else size_of(source, ())
+    return size_of(source, ())
 
 
 def scan(ctx: Context, text: str) -> list[PersonalColumn]:
@@ -316,84 +316,74 @@ def _check_whole(lab: LabRecord) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Filling:
+    """How the disks of a version are filled, on the image that its server is from."""
+
+    recipe: str
+    engine: str
+    parent: str
+    """The key of the image that its disks are clones of; empty for copies."""
+    fill: Callable[[str], tuple[Provenance, BuiltImage]]
+    """Makes the disks of the image of this key."""
+
+
 def _make(
-    ctx: Context,
-    name: str,
-    made: Provenance,
-    project: str,
-    accept: Accept,
-    upload: Path | None = None,
+    ctx: Context, name: str, made: Provenance, source: Source, project: str, accept: Accept
 ) -> DatasetView:
-    source = sources.parse(made.source)
+    """Make the next version of a dataset; ``accept``: of the tables that it has."""
     if isinstance(source, LabCapture):
-        return _of_lab(ctx, name, made, source, project, accept)
-    if isinstance(source, Uploaded):
-        if upload is None or not upload.is_file():
-            raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
-        source = DumpFile(upload, source.packing, str(source))
+        opened = _of_lab(ctx, made, source, accept)
+    else:
+        opened = _loaded(ctx, name, made, source, accept)
+    with opened as filling:
+        version = 1 + max((record.version for record in versions_of(ctx, name)), default=0)
+        key = dataset_key(filling.recipe, name, version)
+        with build_lock(ctx, "image", key):
+            began = time.time()
+            record = ImageRecord(
+                key, filling.recipe, filling.engine, "", "building", began, began, dataset=name,
+                version=version, parent=filling.parent, project=project, job=ctx.origin.job,
+            )  # fmt: skip
+            with images.making(ctx, record):
+                ctx.home.create_directory(Owner("image", key))
+                write_provenance(ctx, key, made)  # what is known until it is filled
+                done, built = filling.fill(key)
+                write_provenance(ctx, key, done)
+                images.is_ready(ctx, key, built, time.time() - began)
+    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
+
+
+@contextmanager
+def _loaded(
+    ctx: Context, name: str, made: Provenance, source: Source, accept: Accept
+) -> Iterator[_Filling]:
+    """Data that a server loads into clones of its image's disks."""
     plan = blueprint(made.blueprint)
     base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
     options = loading_options(made.settings, made.my_cnf)
     check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])
-    version = _next(ctx, name)
-    key = dataset_key(base.name, name, version)
-    with (
-        images.using(ctx, base) as image,
-        build_lock(ctx, "image", key),
-    ):
-        began = time.time()
-        record = ImageRecord(
-            key, base.name, base.recipe.engine, "", "building", began, began,
-            dataset=name, version=version, parent=base.key, project=project, job=ctx.origin.job,
-        )  # fmt: skip
-        with images.making(ctx, record):
-            ctx.home.create_directory(Owner("image", key))
-            write_provenance(ctx, key, made)  # what is known while it is loaded
+    with images.using(ctx, base) as image:
+
+        def fill(key: str) -> tuple[Provenance, BuiltImage]:
             done = load(ctx, key, image, made, name, source, accept)
-            facts = publish.derive(ctx, key, images.built(ctx, base.key))
-            write_provenance(ctx, key, done)
-            images.is_ready(ctx, key, facts, time.time() - began)
-    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
+            return done, publish.derive(ctx, key, images.built(ctx, base.key))
+
+        yield _Filling(base.name, base.recipe.engine, base.key, fill)
 
 
+@contextmanager
 def _of_lab(
-    ctx: Context, name: str, made: Provenance, source: LabCapture, project: str, accept: Accept
-) -> DatasetView:
-    began = time.time()
+    ctx: Context, made: Provenance, source: LabCapture, accept: Accept
+) -> Iterator[_Filling]:
+    """Copies of the disks of a lab."""
     with of_lab.captured(ctx, source) as (capture, nodes_images):
-        base = record_of(ctx, source.lab).image
-        of = ctx.store.images.get(base)
-        version = _next(ctx, name)
-        key = dataset_key(of.recipe, name, version)
-        with build_lock(ctx, "image", key):
-            record = ImageRecord(
-                key, of.recipe, of.engine, "", "building", began, began,
-                dataset=name, version=version, project=project, job=ctx.origin.job,
-            )  # fmt: skip
-            with images.making(ctx, record):
-                owner = Owner("image", key)
-                ctx.home.create_directory(owner)
-                write_provenance(ctx, key, made)  # what is known while it is copied
-                server = of_lab.wake(ctx, owner, STAGE, capture, nodes_images)
-                with ctx.progress.step("rest", "stopping the server"):
-                    server.forget()
-                    if made.warm:
-                        server.try_queries(made.warm)
-                    tables, columns = server.analyse(), columns_of(server)
-                    accept(tables)
-                    server.rest(nodes_images[server.node.image])
-                with ctx.progress.step("copy", "copying the disks"):
-                    copies = of_lab.copy_disks(ctx, server.node, nodes_images)
-                    server.discard()
-                    facts = publish.derive(ctx, key, images.built(ctx, base), copies)
-                write_provenance(ctx, key, replace(made, tables=tuple(tables), columns=columns))
-                images.is_ready(ctx, key, facts, time.time() - began)
-    return replace(_view(ctx, ctx.store.images.get(key)), steps=tuple(ctx.progress.steps))
+        base = ctx.store.images.get(record_of(ctx, source.lab).image)
 
+        def fill(key: str) -> tuple[Provenance, BuiltImage]:
+            return of_lab.copied(ctx, key, base.key, made, capture, nodes_images, accept)
 
-def _next(ctx: Context, name: str) -> int:
-    """The number of a dataset's next version."""
-    return max((record.version for record in versions_of(ctx, name)), default=0) + 1
+        yield _Filling(base.recipe, base.engine, "", fill)
 
 
 def _view(ctx: Context, record: ImageRecord, *, columns: bool = False) -> DatasetView:

@@ -32,7 +32,6 @@ from lab.lifecycle.datasets import apart, physical, transfer
 from lab.lifecycle.datasets.loader import Refused, Server, boot, put, refused
 from lab.lifecycle.datasets.masking import columns_of, mask
 from lab.lifecycle.datasets.outside import Outside, outside
-from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.physical import Stored
 from lab.lifecycle.datasets.spool import Spool
 from lab.lifecycle.datasets.worth import Accept, anything, check_source
@@ -43,6 +42,7 @@ from lab.lifecycle.images.ready import Image
 from lab.names import Owner, VolumeName
 from lab.options import OptionFile, Options
 from lab.paths import PRIVATE, REACHABLE, make_directory, replaced
+from lab.progress import ByteProgress
 from lab.spec import NodeSize
 from lab.storage import Volume
 from lab.units import GIB, MIB
@@ -149,7 +149,7 @@ def _data(
     """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
     engine, backup, sql = image.engine, None, None
     with ctx.progress.step("read", f"reading {source}"):
-        pace = Pace(ctx.progress, "read", size_of(source, files))
+        pace = ByteProgress(ctx.progress, "read", size_of(source, files))
         read = _Watch(ctx, pace)
         seconds = apart.SECONDS if ctx.data is None else _SECONDS
         if isinstance(source, BackupDirectory | BackupStream):
@@ -184,7 +184,7 @@ class _Watch:
     """Watches how much is read: what is compressed says how much only while it is unpacked."""
 
     ctx: Context
-    pace: Pace
+    pace: ByteProgress
     looked: int = -_LOOK_EVERY
 
     def __call__(self, done: int) -> None:
@@ -260,7 +260,7 @@ def _read(server: Server, spool: Spool) -> None:
     disk = VolumeName(server.node.owner, server.node.name, _SPOOL)
     with ctx.progress.step("load", "loading the data"):
         try:
-            server.read(_SPOOL, spool.size, Pace(ctx.progress, "load", spool.size))
+            server.read(_SPOOL, spool.size, ByteProgress(ctx.progress, "load", spool.size))
         except Refused as error:
             where, secret = spool.path.name, False
             if found := _ERROR.search(str(error)):

@@ -16,11 +16,16 @@ from lab.blueprints import Blueprint
 from lab.datasets.source import LabCapture
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.hypervisor import MemoryImage, memory_of
-from lab.imagebuild.manifest import ExtentsDigest
+from lab.imagebuild.manifest import BuiltImage, ExtentsDigest
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.load import STAGE
 from lab.lifecycle.datasets.loader import Server
+from lab.lifecycle.datasets.masking import columns_of
+from lab.lifecycle.datasets.worth import Accept
+from lab.lifecycle.images import image, publish
+from lab.lifecycle.images.provenance import Provenance
 from lab.lifecycle.images.publish import BASE, Disk
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs.rollback import sound
@@ -58,7 +63,36 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
         yield capture, images
 
 
-def wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
+def copied(
+    ctx: Context,
+    key: str,
+    base: str,
+    made: Provenance,
+    capture: Capture,
+    images: Images,
+    accept: Accept,
+) -> tuple[Provenance, BuiltImage]:
+    """Make the image ``key`` of a node's disks, and return what is known of their data.
+
+    ``base``: the image of that node. Raises as ``_wake``, InvalidSpec for queries that the server
+    refuses, and what ``accept`` raises; what was made stays if it fails.
+    """
+    server = _wake(ctx, Owner("image", key), STAGE, capture, images)
+    with ctx.progress.step("rest", "stopping the server"):
+        server.forget()
+        if made.warm:
+            server.try_queries(made.warm)
+        tables, columns = server.analyse(), columns_of(server)
+        accept(tables)
+        server.rest(images[server.node.image])
+    with ctx.progress.step("copy", "copying the disks"):
+        disks = _copy_disks(ctx, server.node, images)
+        server.discard()
+        built = publish.derive(ctx, key, image.built(ctx, base), disks)
+    return replace(made, tables=tuple(tables), columns=columns), built
+
+
+def _wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
     """Wake a node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
 
     It is the first, or the one that takes writes now. Nobody is sent a new identity: the guest has
@@ -112,7 +146,7 @@ def _check_role(ctx: Context, plan: Blueprint, node: Node, original: str, captur
     raise NotReady(f"the server of {original} does not answer")
 
 
-def copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
+def _copy_disks(ctx: Context, node: Node, images: Images) -> list[Disk]:
     """Copies of the disks of ``node``, which does not run, as those of its owner's image."""
     origins = ctx.storage.snapshot(volumes_of(node, images), BASE)
     return [_copy(ctx, node.owner, origin) for origin in origins]

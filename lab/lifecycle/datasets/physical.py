@@ -13,8 +13,8 @@ from lab.datasets.backup import Backup, Contents
 from lab.datasets.source import BackupDirectory, BackupStream
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets.loader import Refused, Server
-from lab.lifecycle.datasets.pace import Pace
 from lab.paths import writing
+from lab.progress import ByteProgress
 from lab.units import MIB
 
 Physical = BackupDirectory | BackupStream
@@ -89,7 +89,7 @@ def load(server: Server, disk: str, stored: Stored) -> None:
         ctx.progress.step("load", "unpacking the backup"),
         _named(stored, "mbstream could not unpack it"),
     ):
-        server.unpack(disk, stored.size, Pace(ctx.progress, "load", stored.size))
+        server.unpack(disk, stored.size, ByteProgress(ctx.progress, "load", stored.size))
     with (
         ctx.progress.step("prepare", "preparing the backup"),
         _named(stored, "mariadb-backup could not prepare it"),

@@ -22,7 +22,7 @@ from lab.datasets.tablespaces import (
 )
 from lab.errors import CommandFailed
 from lab.lifecycle.datasets.loader import FIRST, LAST, ROWS, Refused, Server, failed, refused
-from lab.lifecycle.datasets.pace import Pace
+from lab.progress import ByteProgress
 
 _WHAT = "the masked data"
 _DATABASES = (
@@ -112,7 +112,7 @@ def read(server: Server, disk: str, written: Written) -> None:
             statements += [*rows[number].read(), f"SELECT {done}"]
         return statements
 
-    pace = Pace(server.ctx.progress, "load", moved + size)
+    pace = ByteProgress(server.ctx.progress, "load", moved + size)
     try:
         server.open(disk)
         server.read_file(FIRST)

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from lab.datasets.columns import Column
+from lab.datasets.source import DumpFile
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
@@ -20,7 +21,6 @@ from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import _Watch
 from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.datasets.masking import columns_of
-from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.images.order import resolve
@@ -31,7 +31,7 @@ from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
-from lab.progress import Event
+from lab.progress import ByteProgress, Event
 from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.units import MIB
@@ -380,7 +380,7 @@ def test_projects_of_the_service(ctx: Context, dump: Path) -> None:
 
 def test_unpacking_leaves_space_free(ctx: Context) -> None:
     """A small file may unpack to any size: the free space is looked at while it is written."""
-    watch = _Watch(ctx, Pace(ctx.progress, "read"))
+    watch = _Watch(ctx, ByteProgress(ctx.progress, "read"))
     watch(1)
     watch.ctx = replace(ctx, settings=replace(ctx.settings, space_floor=1 << 60))
     watch(63 * MIB)
@@ -416,7 +416,8 @@ def test_an_upload(ctx: Context, dump: Path) -> None:
     """Protects clients of the service: messages have the name that they know."""
     sql = "INSERT INTO people VALUES (3, 'Edith');"
     asked = CreateDataset(name="shop", source="upload:mine.sql", sql=sql)
-    made = dataset.create(ctx, asked, upload=dump)
+    sent = DumpFile(dump, shown=asked.source)
+    made = dataset.create(ctx, asked, sent)
     assert made.source == "upload:mine.sql"
     up(ctx, replace(OF_SHOP, name="a"))
     assert len(names(ctx, "a")[0]) == 3  # type: ignore[arg-type]
@@ -425,7 +426,7 @@ def test_an_upload(ctx: Context, dump: Path) -> None:
         dataset.refresh(ctx, "shop")
     dump.write_bytes(DUMP.replace(b"INTO people", b"INTO persons"))
     with pytest.raises(InvalidSpec, match=r"^upload:mine.sql: statement 4"):
-        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"), upload=dump)
+        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"), sent)
     with pytest.raises(InvalidSpec, match="not there any more"):
         dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"))
 

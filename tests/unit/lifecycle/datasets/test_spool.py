@@ -11,9 +11,8 @@ from lab.datasets.source import DumpFile, parse
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, refused
-from lab.lifecycle.datasets.pace import Pace
 from lab.lifecycle.datasets.spool import Spool
-from lab.progress import Event, Progress
+from lab.progress import ByteProgress, Event, Progress
 from lab.units import MIB
 
 
@@ -97,12 +96,12 @@ def test_sources_that_cannot_be_loaded_yet(tmp_path: Path) -> None:
         spools.write(parse("lab:shop"), [], tmp_path / "spool", "shop", lambda _: None)
 
 
-def test_pace() -> None:
+def test_progress_of_bytes() -> None:
     heard: list[Event] = []
-    pace = Pace(Progress(heard.append), "load", 100 * MIB)
+    pace = ByteProgress(Progress(heard.append), "load", 100 * MIB)
     pace(10 * MIB)
     pace(20 * MIB)
     assert len(heard) == 1, "once a second"
     assert pace.text(10 * MIB, 0.5) == "10M of 100M"
     assert pace.text(50 * MIB, 10.0) == "50M of 100M, 5M/s, 10s left"
-    assert Pace(Progress(), "load").text(50 * MIB, 10.0) == "50M, 5M/s"
+    assert ByteProgress(Progress(), "load").text(50 * MIB, 10.0) == "50M, 5M/s"
