@@ -20,6 +20,7 @@ from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Listener
+from lab.requests.archives import Destination, ImportOptions
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
@@ -85,7 +86,7 @@ def _receive(
 ) -> ImportView:
     """Import the archive that is read from the file descriptor ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
-        return import_archive(ctx, kind, source, resume=resume, warm_only=warm_only, ram=ram)
+        return import_archive(ctx, kind, source, ImportOptions(resume, warm_only, ram))
 
 
 def _send(
@@ -101,7 +102,8 @@ def _send(
 ) -> ExportView:
     """Export to the file descriptor ``file``."""
     with os.fdopen(file, "wb", buffering=0) as to, core.contexts.use(hear) as ctx:
-        return export(ctx, kind, which, to=_Whole(to), native=native, image=image, ram=ram)
+        destination = Destination(native=native, sink=_Whole(to))
+        return export(ctx, kind, which, destination, image=image, ram=ram)
 
 
 class _Whole:

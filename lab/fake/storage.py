@@ -59,6 +59,7 @@ class FakeStorage:
     """
 
     name = "fake"
+    native = False
 
     def __init__(
         self,

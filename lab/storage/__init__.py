@@ -100,6 +100,8 @@ class Storage(Protocol):
 
     name: str
     """The driver's name as in settings: ``qcow2``, ``zfs``."""
+    native: bool
+    """Whether its own streams are better than plain ones between two hosts that have it."""
 
     def create(
         self, volume: VolumeName, size: int, tags: Tags, *, profile: VolumeProfile = PLAIN

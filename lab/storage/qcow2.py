@@ -62,6 +62,7 @@ class Qcow2Storage:
     """
 
     name = "qcow2"
+    native = False
 
     def __init__(
         self, root: Path, home: str, owner: tuple[int, int] | None = None, *, floor: int = 0

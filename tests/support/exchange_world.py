@@ -6,7 +6,7 @@ import io
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -27,6 +27,7 @@ from lab.lifecycle.images import image
 from lab.names import Owner, VolumeName
 from lab.paths import Home
 from lab.progress import Progress
+from lab.requests.archives import Destination, ImportOptions
 from lab.storage import Storage, VolumeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
@@ -163,8 +164,9 @@ class Side(World):
         """An archive, by way of a file."""
         path = self.root / "exported.lab"
         path.unlink(missing_ok=True)
+        to = Destination(str(path), native=options.pop("native", False))
         with self.open() as ctx:
-            exporting.export(ctx, kind, key, where=str(path), **options)
+            exporting.export(ctx, kind, key, to, **options)
         data = path.read_bytes()
         path.unlink()
         return data
@@ -172,7 +174,8 @@ class Side(World):
     def imported(self, kind: Kind, archive: bytes, **options: Any) -> ImportView:
         """Import an archive."""
         with self.open() as ctx:
-            return import_archive(ctx, kind, io.BytesIO(archive), **options)
+            how = import_options(options)
+            return import_archive(ctx, kind, io.BytesIO(archive), how, **options)
 
     def disks(self, owner: Owner) -> dict[str, Content]:
         """What the snapshots of an image or template hold, by node and volume."""
@@ -191,6 +194,12 @@ class Side(World):
             for path in self.home.directory(owner).iterdir()
             if path.is_file() and path.name != "manifest.json"
         }
+
+
+def import_options(given: dict[str, Any]) -> ImportOptions:
+    """Those of ``given``, which are removed from it."""
+    names = [one.name for one in fields(ImportOptions) if one.name in given]
+    return ImportOptions(**{name: given.pop(name) for name in names})
 
 
 def read(storage: Storage, snapshot: VolumeSnapshot) -> Content:

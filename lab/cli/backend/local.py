@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
@@ -339,49 +340,20 @@ class LocalSession:
         image.remove(self._context, which)
 
     def export(
-        self,
-        kind: ByKey,
-        which: str,
-        where: str,
-        *,
-        resume: bool,
-        native: bool,
-        image: bool,
-        ram: bool,
+        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
     ) -> ExportView:
         """See Session."""
         from lab.lifecycle.archives.export import export
 
-        return export(
-            self._context,
-            kind,
-            which,
-            where=where,
-            resume=resume,
-            native=native,
-            image=image,
-            ram=ram,
-        )
+        return export(self._context, kind, which, to, image=image, ram=ram)
 
-    def send(
-        self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool
-    ) -> ExportView:
-        """See HostSession."""
-        from lab.lifecycle.archives.export import export
-
-        return export(self._context, kind, which, host=host, command=command, image=image, ram=ram)
-
-    def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
-    ) -> ImportView:
+    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
         from lab.lifecycle.archives.import_archive import import_archive
 
         with source(where) as stream:
-            return import_archive(
-                self._context, kind, stream, resume=resume, warm_only=warm_only, ram=ram
-            )
+            return import_archive(self._context, kind, stream, how)
 
     def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
         """See Session."""
@@ -419,25 +391,14 @@ class LocalSession:
 
         return dataset.remove(self._context, which, defer=defer)
 
-    def export_dataset(
-        self, which: str, where: str, *, host: str, command: str, resume: bool, native: bool
-    ) -> ExportView:
+    def export_dataset(self, which: str, to: Destination) -> ExportView:
         """See HostSession."""
         from lab.lifecycle.archives.export import export
 
-        return export(
-            self._context,
-            "dataset",
-            which,
-            where=where,
-            host=host,
-            command=command,
-            resume=resume,
-            native=native,
-        )
+        return export(self._context, "dataset", which, to)
 
     def import_dataset(
-        self, where: str, name: str, *, resume: bool, talk: bool
+        self, where: str, name: str, how: ImportOptions, *, talk: bool
     ) -> DatasetView | None:
         """See HostSession."""
         from lab.exchange.files import source
@@ -447,12 +408,10 @@ class LocalSession:
 
         speaker = Speaker(sys.stdout.buffer) if talk else None
         with source(where) as stream:
-            done = import_archive(
-                self._context, "dataset", stream, resume=resume, speaker=speaker, name=name
-            )
+            done = import_archive(self._context, "dataset", stream, how, speaker=speaker, name=name)
         return None if talk else dataset.dataset(self._context, done.key)
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
+    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
@@ -460,53 +419,22 @@ class LocalSession:
 
         speaker = Speaker(sys.stdout.buffer)
         with source(where) as stream:
-            import_archive(
-                self._context,
-                kind,
-                stream,
-                resume=resume,
-                warm_only=warm_only,
-                ram=ram,
-                speaker=speaker,
-            )
+            import_archive(self._context, kind, stream, how, speaker=speaker)
 
     def export_snapshot(
-        self,
-        name: str,
-        label: str,
-        where: str,
-        *,
-        host: str,
-        command: str,
-        resume: bool,
-        native: bool,
-        image: bool,
-        ram: bool,
+        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
     ) -> ExportView:
         """See HostSession."""
         from lab.lifecycle.archives.snapshot_archive import export_snapshot
 
-        return export_snapshot(
-            self._context,
-            name,
-            label,
-            where=where,
-            host=host,
-            command=command,
-            resume=resume,
-            native=native,
-            image=image,
-            ram=ram,
-        )
+        return export_snapshot(self._context, name, label, to, image=image, ram=ram)
 
     def import_snapshot(
         self,
         where: str,
         name: str,
+        how: ImportOptions,
         *,
-        resume: bool,
-        warm_only: bool,
-        ram: bool,
         ttl: float | None,
         keep_sessions: bool,
         timeout: float,
@@ -522,9 +450,7 @@ class LocalSession:
                 self._context,
                 stream,
                 name,
-                resume=resume,
-                warm_only=warm_only,
-                ram=ram,
+                how,
                 ttl=ttl,
                 keep_sessions=keep_sessions,
                 timeout=timeout,

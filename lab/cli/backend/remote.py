@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
@@ -313,34 +314,29 @@ class RemoteSession:
         return program(*self._login(name, node), options, database=database)
 
     def export(
-        self,
-        kind: ByKey,
-        which: str,
-        where: str,
-        *,
-        resume: bool,
-        native: bool,
-        image: bool,
-        ram: bool,
+        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
     ) -> ExportView:
         """See Session."""
         from lab.exchange.files import target
 
-        to = target(where, resume=resume)
+        file = target(to.where, resume=to.resume)
         done = self._client.archives.fetch(
-            kind, which, to, native=native, image=image, ram=ram, listener=self._hear
+            kind, which, file, native=to.native, image=image, ram=ram, listener=self._hear
         )
-        return replace(done, to=where)
+        return replace(done, to=to.where)
 
-    def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
-    ) -> ImportView:
+    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
         """See Session."""
         from lab.exchange.files import source
 
         with source(where) as stream:
             return self._client.archives.send(
-                kind, stream, resume=resume, warm_only=warm_only, ram=ram, listener=self._hear
+                kind,
+                stream,
+                resume=how.resume,
+                warm_only=how.warm_only,
+                ram=how.ram,
+                listener=self._hear,
             )
 
     def engines(self) -> list[EngineView]:

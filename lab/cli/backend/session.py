@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TemplateView,
     )
     from lab.observe.ways import NodeResults, Rows
+    from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
 
@@ -196,26 +197,15 @@ class Session(Protocol):
         """Remove an image."""
 
     def export(
-        self,
-        kind: ByKey,
-        which: str,
-        where: str,
-        *,
-        resume: bool,
-        native: bool,
-        image: bool,
-        ram: bool,
+        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
     ) -> ExportView:
-        """Write the archive of an image or a template to a file, or ``-``: stdout.
+        """Write the archive of an image or a template; a service writes to files only.
 
-        ``native``: disks as streams of the host's storage. ``image``, ``ram``: whether a
-        template's image and RAM are included.
+        ``image``, ``ram``: whether a template's image and RAM are included.
         """
 
-    def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
-    ) -> ImportView:
-        """Import an archive from a file, or ``-``: stdin; ``ram``: with its RAM."""
+    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
+        """Import an archive from a file, or ``-``: stdin."""
 
     def build_template(self, spec: LabSpec) -> TemplateView:
         """Form a cluster and capture it, unless that template exists."""
@@ -254,34 +244,17 @@ class HostSession(Session, Protocol):
     def extend(self, name: str, ttl: float | None) -> LabView:
         """Set a new lease of a lab, counted from now; ``ttl`` None: without end."""
 
-    def send(
-        self, kind: ByKey, which: str, host: str, *, command: str, image: bool, ram: bool
-    ) -> ExportView:
-        """Let ``host`` import an image or a template over SSH; ``command``: its lab program."""
-
     def export_snapshot(
-        self,
-        name: str,
-        label: str,
-        where: str,
-        *,
-        host: str,
-        command: str,
-        resume: bool,
-        native: bool,
-        image: bool,
-        ram: bool,
+        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
     ) -> ExportView:
-        """Write the archive of a snapshot to a file or stdout, or let ``host`` make a lab of it."""
+        """Write the archive of a snapshot, or let another host make a lab of it."""
 
     def import_snapshot(
         self,
         where: str,
         name: str,
+        how: ImportOptions,
         *,
-        resume: bool,
-        warm_only: bool,
-        ram: bool,
         ttl: float | None,
         keep_sessions: bool,
         timeout: float,
@@ -289,18 +262,16 @@ class HostSession(Session, Protocol):
     ) -> LabView:
         """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
 
-    def export_dataset(
-        self, which: str, where: str, *, host: str, command: str, resume: bool, native: bool
-    ) -> ExportView:
-        """Write the archive of a version to a file or stdout, or let ``host`` import it."""
+    def export_dataset(self, which: str, to: Destination) -> ExportView:
+        """Write the archive of a version, or let another host import it."""
 
     def import_dataset(
-        self, where: str, name: str, *, resume: bool, talk: bool
+        self, where: str, name: str, how: ImportOptions, *, talk: bool
     ) -> DatasetView | None:
         """Import the archive of a version as one of the dataset ``name``; empty: its own.
 
         ``talk``: as the other end of an export, which gets the report; nothing is returned then.
         """
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
-        """The other end of ``send``: import from ``where``, and answer it on stdout."""
+    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
+        """The other end of an export to a host: import from ``where``, and answer on stdout."""

@@ -15,6 +15,7 @@ from lab.cli.verbs import dataset, image, template
 from lab.cli.verbs.snapshot import Label
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
+from lab.requests.archives import Destination, ImportOptions
 
 if TYPE_CHECKING:
     from lab.cli.app import App
@@ -96,19 +97,8 @@ def export_image(
 ) -> None:
     """Write an image to a file or a pipe, or to another host."""
     app = app_of(ctx)
-    view = _export(
-        app,
-        "image",
-        which,
-        where,
-        to,
-        remote_lab,
-        resume=resume,
-        native=native,
-        image=True,
-        ram=True,
-    )
-    _tell(app, view)
+    destination = _destination(where, to, remote_lab, resume=resume, native=native)
+    _export(app, "image", which, destination)
 
 
 @manual("lab image import mariadb.lab", "ssh db1 lab image export mariadb - | lab image import -")
@@ -123,11 +113,12 @@ def import_image(
     """Import an exported image; it is verified first."""
     app = app_of(ctx)
     how = parse_format(output)
+    options = ImportOptions(resume)
     if talk:
-        _receive(app, "image", where, resume=resume)
+        _receive(app, "image", where, options)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive("image", where, resume=resume, warm_only=False, ram=True)
+        done = session.import_archive("image", where, options)
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -155,19 +146,8 @@ def export_template(
     The image that it needs is included.
     """
     app = app_of(ctx)
-    view = _export(
-        app,
-        "template",
-        key,
-        where,
-        to,
-        remote_lab,
-        resume=resume,
-        native=native,
-        image=not no_image,
-        ram=not cold,
-    )
-    _tell(app, view)
+    destination = _destination(where, to, remote_lab, resume=resume, native=native)
+    _export(app, "template", key, destination, image=not no_image, ram=not cold)
 
 
 @manual(
@@ -191,14 +171,12 @@ def import_template(
     """
     app = app_of(ctx)
     how = parse_format(output)
-    _check_ram(warm_only=warm_only, no_ram=no_ram)
+    options = _options(resume=resume, warm_only=warm_only, no_ram=no_ram)
     if talk:
-        _receive(app, "template", where, resume=resume, warm_only=warm_only, ram=not no_ram)
+        _receive(app, "template", where, options)
         return
     with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive(
-            "template", where, resume=resume, warm_only=warm_only, ram=not no_ram
-        )
+        done = session.import_archive("template", where, options)
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
@@ -228,18 +206,10 @@ def export_snapshot(
     host makes a lab of it.
     """
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
+    destination = _destination(where, to, remote_lab, resume=resume, native=native)
     with app.open_here(_ON_THE_HOST, doing=_DOING) as host:
         view = host.export_snapshot(
-            pick(host, name),
-            label,
-            where,
-            host=to,
-            command=remote_lab,
-            resume=resume,
-            native=native,
-            image=not no_image,
-            ram=not cold,
+            pick(host, name), label, destination, image=not no_image, ram=not cold
         )
     _tell(app, view)
 
@@ -281,16 +251,14 @@ def import_snapshot(
     settings = app.settings()
     lease = flags.lease("--ttl", ttl) if ttl else settings.default_ttl
     limit = flags.timeout(timeout, settings.ready_timeout)
-    _check_ram(warm_only=warm_only, no_ram=no_ram)
+    options = _options(resume=resume, warm_only=warm_only, no_ram=no_ram)
     if name:
         check_lab_name(name)
     with app.open_here(_ON_THE_HOST, doing=_ARRIVED) as host:
         view = host.import_snapshot(
             where,
             name,
-            resume=resume,
-            warm_only=warm_only,
-            ram=not no_ram,
+            options,
             ttl=lease,
             keep_sessions=keep_sessions,
             timeout=limit,
@@ -321,11 +289,9 @@ def export_dataset(
     secret.
     """
     app = app_of(ctx)
-    _check(where, to, resume=resume, native=native)
+    destination = _destination(where, to, remote_lab, resume=resume, native=native)
     with app.open_here(_DATASETS, doing=_DOING) as host:
-        view = host.export_dataset(
-            which, where, host=to, command=remote_lab, resume=resume, native=native
-        )
+        view = host.export_dataset(which, destination)
     _tell(app, view)
 
 
@@ -351,54 +317,15 @@ def import_dataset(
     app = app_of(ctx)
     how = parse_format(output)
     with app.open_here(_DATASETS, doing=_ARRIVED) as host:
-        view = host.import_dataset(where, name, resume=resume, talk=talk)
+        view = host.import_dataset(where, name, ImportOptions(resume), talk=talk)
     if view is not None:
         shown = view
         emit(shown, how, table=lambda: dataset.shown(shown, app.now()), names=lambda: [shown.at])
 
 
-def _export(
-    app: App,
-    kind: ByKey,
-    which: str,
-    where: str,
-    to: str,
-    command: str,
-    *,
-    resume: bool,
-    native: bool,
-    image: bool = True,
-    ram: bool = True,
-) -> ExportView:
-    _check(where, to, resume=resume, native=native)
-    if to:
-        with app.open_here(_OVER_SSH, doing=_DOING) as host:
-            return host.send(kind, which, to, command=command, image=image, ram=ram)
-    with app.open(doing=_DOING) as session:
-        return session.export(
-            kind, which, where, resume=resume, native=native, image=image, ram=ram
-        )
-
-
-def _receive(
-    app: App,
-    kind: ByKey,
-    where: str,
-    *,
-    resume: bool,
-    warm_only: bool = False,
-    ram: bool = True,
-) -> None:
-    with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
-        host.receive(kind, where, resume=resume, warm_only=warm_only, ram=ram)
-
-
-def _check_ram(*, warm_only: bool, no_ram: bool) -> None:
-    if warm_only and no_ram:
-        raise InvalidSpec("--no-ram cannot be combined with --warm-only, which requires the RAM")
-
-
-def _check(where: str, to: str, *, resume: bool, native: bool) -> None:
+def _destination(
+    where: str, to: str, remote_lab: str, *, resume: bool, native: bool
+) -> Destination:
     if bool(where) == bool(to):
         raise InvalidSpec("no target is given", hint="give a FILE, - for stdout, or --to HOST")
     if to and (resume or native):
@@ -409,6 +336,29 @@ def _check(where: str, to: str, *, resume: bool, native: bool) -> None:
         )
     if where == "-" and resume:
         raise InvalidSpec("cannot resume a transfer to a pipe", hint="use a file, or --to HOST")
+    return Destination(where, to, remote_lab, resume, native)
+
+
+def _options(*, resume: bool, warm_only: bool, no_ram: bool) -> ImportOptions:
+    if warm_only and no_ram:
+        raise InvalidSpec("--no-ram cannot be combined with --warm-only, which requires the RAM")
+    return ImportOptions(resume, warm_only, ram=not no_ram)
+
+
+def _export(
+    app: App, kind: ByKey, which: str, to: Destination, *, image: bool = True, ram: bool = True
+) -> None:
+    """Export what a service has as well."""
+    opened = app.open_here(_OVER_SSH, doing=_DOING) if to.host else app.open(doing=_DOING)
+    with opened as session:
+        view = session.export(kind, which, to, image=image, ram=ram)
+    _tell(app, view)
+
+
+def _receive(app: App, kind: ByKey, where: str, options: ImportOptions) -> None:
+    """Import as the other end of an export to this host."""
+    with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
+        host.receive(kind, where, options)
 
 
 def _tell(app: App, view: ExportView) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Literal
 
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
-from lab.exchange.frames import FrameWriter, Sink
+from lab.exchange.frames import FrameWriter
 from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts, image_name
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
@@ -25,12 +25,10 @@ from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
+from lab.requests.archives import Destination
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.units import MIB
-
-NATIVE = ("zfs",)
-"""Storages with streams of their own that are better than plain ones: compressed, whole blocks."""
 
 
 @dataclass(frozen=True)
@@ -126,22 +124,14 @@ def export(
     ctx: Context,
     kind: Literal["image", "template", "dataset"],
     which: str,
+    to: Destination,
     *,
-    where: str = "",
-    to: Sink | None = None,
-    host: str = "",
-    command: str = "lab",
-    resume: bool = False,
-    native: bool = False,
     image: bool = True,
     ram: bool = True,
 ) -> ExportView:
-    """Write an image, a template or a dataset to ``where`` or ``to``, or let ``host`` import it.
+    """Write an image, a template or a dataset as an archive, or let another host import it.
 
-    ``where``: a file or ``-``, see ``files.target`` for that and for ``resume``. ``command``:
-    how lab is called on the host; what it has is not sent again. ``native``: disks of the image
-    as streams of this storage, which only the same storage reads; two hosts decide that by
-    themselves. ``image``, ``ram``: they go with a template.
+    ``image``, ``ram``: they go with a template.
 
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
@@ -158,77 +148,54 @@ def export(
     else:
         opened = _template_contents(ctx, which, with_image=image, ram=ram)
     with opened as contents:
-        return deliver(
-            ctx,
-            kind,
-            contents,
-            where=where,
-            to=to,
-            host=host,
-            command=command,
-            resume=resume,
-            native=native,
-        )
+        return deliver(ctx, kind, contents, to)
 
 
-def deliver(
-    ctx: Context,
-    kind: Kind,
-    contents: Contents,
-    *,
-    where: str = "",
-    to: Sink | None = None,
-    host: str = "",
-    command: str = "lab",
-    resume: bool = False,
-    native: bool = False,
-) -> ExportView:
+def deliver(ctx: Context, kind: Kind, contents: Contents, to: Destination) -> ExportView:
     """Write ``contents``, which the caller keeps from removal, as ``export`` does."""
     began = time.time()
-    if host:
-        header, done, size = _send(ctx, contents, kind, host, command)
+    if to.host:
+        header, done, size = _send(ctx, contents, kind, to)
     else:
-        target = nullcontext(to) if to else files.target(where, resume=resume)
-        header, size = _write(ctx, contents, target, native=native)
+        header, size = _write(ctx, contents, to)
         done = talk.Done("written")
     name = header.template.source if header.template and header.template.source else header.key
     if kind == "dataset" and header.image.dataset:
         name = f"{header.image.dataset.name}@{header.image.dataset.version}"
     took = time.time() - began
-    return ExportView(kind, name, host or where, done.outcome, size, took, done.lab)
+    return ExportView(kind, name, to.host or to.where, done.outcome, size, took, done.lab)
 
 
 _Sent = tuple[Header, talk.Done, int]
 """What was sent, what became of it, and how many bytes it took."""
 
 
-def _write(
-    ctx: Context, contents: Contents, target: AbstractContextManager[Sink], *, native: bool
-) -> tuple[Header, int]:
-    header, parts = contents.archive(ctx.storage.name if native else "")
-    with target as to:
-        writer = FrameWriter(to, header.version)
+def _write(ctx: Context, contents: Contents, to: Destination) -> tuple[Header, int]:
+    header, parts = contents.archive(ctx.storage.name if to.native else "")
+    target = nullcontext(to.sink) if to.sink else files.target(to.where, resume=to.resume)
+    with target as sink:
+        writer = FrameWriter(sink, header.version)
         sending.begin(writer, header)
         sending.send(writer, parts, {out.part.name: 0 for out in parts}, ctx.progress)
     return header, writer.written
 
 
-def _send(ctx: Context, contents: Contents, kind: Kind, host: str, command: str) -> _Sent:
+def _send(ctx: Context, contents: Contents, kind: Kind, to: Destination) -> _Sent:
     verb = ["-q", kind, "import", "-", "--talk", "--resume"]
-    argv = talk.ssh_argv(host, verb, command=command)
+    argv = talk.ssh_argv(to.host, verb, command=to.command)
     with talk.conversation(argv) as conversation:
-        remote = talk.Remote(conversation, host, ctx.progress)
+        remote = talk.Remote(conversation, to.host, ctx.progress)
         try:
             return _converse(ctx, contents, remote)
         except CommandFailed as error:
             if error.argv != tuple(argv):
                 raise  # a command of this host
-            raise talk.failure(host, error, begun=remote.begun) from None
+            raise talk.failure(to.host, error, begun=remote.begun) from None
 
 
 def _converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
     hello = remote.greet()
-    same = hello.get("storage") == ctx.storage.name and ctx.storage.name in NATIVE
+    same = hello.get("storage") == ctx.storage.name and ctx.storage.native
     header, parts = contents.archive(ctx.storage.name if same else "")
     writer = FrameWriter(remote.to, header.version)
     sending.begin(writer, header)

@@ -19,25 +19,21 @@ from lab.lifecycle.core.views import ImportView
 from lab.lifecycle.images import image as images
 from lab.names import check_dataset_name, dataset_key
 from lab.progress import Progress
+from lab.requests.archives import WHOLE, ImportOptions
 
 
 def import_archive(
     ctx: Context,
     kind: Kind,
     source: BinaryIO,
+    how: ImportOptions = WHOLE,
     *,
-    resume: bool = False,
-    warm_only: bool = False,
-    ram: bool = True,
     speaker: talk.Speaker | None = None,
     then: Callable[[Context, ImportView], str] | None = None,
     name: str = "",
 ) -> ImportView:
     """Import the content of an archive; all of it is verified before any of it is used.
 
-    ``resume``: received data is kept for a day if the transfer is interrupted, and an
-    interrupted one is resumed. ``warm_only``: raise HostUnfit if a template's RAM does not fit.
-    ``ram``: False leaves a template's RAM out, so that its labs boot.
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
     ``then``: makes a lab of what was imported, and returns its name, which that side reports.
     ``name``: what a dataset is called here; empty: as there.
@@ -60,7 +56,7 @@ def import_archive(
 
     def gather(names: Collection[str], publish: Callable[[Stage], ImportView]) -> ImportView:
         floor = ctx.settings.space_floor
-        with stage(ctx.home.imports, header, keep=resume, floor=floor) as staged:
+        with stage(ctx.home.imports, header, keep=how.resume, floor=floor) as staged:
             receiving.check_space(staged, header, names)
             _check_storage_space(ctx, header, names)
             if speaker:
@@ -69,7 +65,7 @@ def import_archive(
             return publish(staged)
 
     if header.template:
-        view = _template(ctx, header, header.template, gather, warm_only=warm_only, ram=ram)
+        view = _template(ctx, header, header.template, gather, how)
     elif header.image.dataset:
         view = _dataset(ctx, header, header.image.dataset, name, gather)
     else:
@@ -146,11 +142,9 @@ def _template(
     header: Header,
     template: TemplateFacts,
     gather: Gather,
-    *,
-    warm_only: bool,
-    ram: bool,
+    how: ImportOptions,
 ) -> ImportView:
-    fit = import_template.fit(ctx, header, template, warm_only=warm_only, ram=ram)
+    fit = import_template.fit(ctx, header, template, how)
     name = templates.current(ctx, fit.key)
     if name is not None:
         return ImportView(header.kind, name, "exists")

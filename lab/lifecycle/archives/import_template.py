@@ -31,6 +31,7 @@ from lab.lifecycle.nodes.form import let_read
 from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.names import FORMED, template_ref
+from lab.requests.archives import ImportOptions
 from lab.spec import LabSpec
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
@@ -62,12 +63,10 @@ class Fit:
         return found
 
 
-def fit(
-    ctx: Context, header: Header, template: TemplateFacts, *, warm_only: bool, ram: bool
-) -> Fit:
+def fit(ctx: Context, header: Header, template: TemplateFacts, how: ImportOptions) -> Fit:
     """How a template fits this host; raises InvalidSpec if it does not fit this program.
 
-    ``warm_only``: raises HostUnfit, too, where its RAM does not fit. ``ram``: False leaves it out.
+    Raises HostUnfit where its RAM does not fit, and only a warm template will do.
     """
     plan = blueprint(template.blueprint)
     if plan.version != template.version:
@@ -96,9 +95,9 @@ def fit(
         raise InvalidSpec(f"the template's nodes have other images than those of {plan.name}")
     images_ = _described(ctx, header)
     why_cold = _why_cold(ctx, template, images_, plans)
-    if not ram and not why_cold:
+    if not how.ram and not why_cold:
         why_cold = "its RAM was left out at its import"
-    if why_cold and warm_only:
+    if why_cold and how.warm_only:
         raise HostUnfit(
             f"the template's RAM cannot be restored here: {why_cold}",
             hint="without --warm-only its disks are imported: labs boot from them",

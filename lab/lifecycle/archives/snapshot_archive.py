@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 from lab.errors import Conflict, HostUnfit
 from lab.exchange import talk
-from lab.exchange.frames import Sink
 from lab.lifecycle.archives import export
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import template
@@ -28,6 +27,7 @@ from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import check_lab_name
+from lab.requests.archives import WHOLE, Destination, ImportOptions
 from lab.schedule import ORIGIN
 
 
@@ -35,20 +35,15 @@ def export_snapshot(
     ctx: Context,
     name: str,
     label: str,
+    to: Destination,
     *,
-    where: str = "",
-    to: Sink | None = None,
-    host: str = "",
-    command: str = "lab",
-    resume: bool = False,
-    native: bool = False,
     image: bool = True,
     ram: bool = True,
 ) -> ExportView:
     """Write a snapshot of the lab ``name`` as an archive that is complete in itself.
 
-    ``host`` makes a lab of it. No other command works on the lab meanwhile; its nodes keep running.
-    The rest, and what is raised, as for ``export``; Conflict for a lab's origin as well.
+    Another host makes a lab of it. No other command works on the lab meanwhile; its nodes keep
+    running. The rest, and what is raised, as for ``export``; Conflict for a lab's origin as well.
     """
     with lock(ctx.home, "lab", name, shared=True, wait=False):
         record, nodes = record_of(ctx, name), nodes_of(ctx, name)
@@ -66,35 +61,17 @@ def export_snapshot(
         elif not capture.warm:
             ctx.progress.note("export", f"{name}@{capture.label} has no RAM: {capture.why_cold}")
         seeds = {n.name: seed_of(ctx, n, parent_of(record), record.segment) for n in nodes}
-        contents = export.snapshot_contents(
-            ctx,
-            record,
-            capture,
-            images_of(ctx, record, nodes),
-            seeds,
-            with_image=image,
-        )
-        return export.deliver(
-            ctx,
-            "snapshot",
-            contents,
-            where=where,
-            to=to,
-            host=host,
-            command=command,
-            resume=resume,
-            native=native,
-        )
+        all_ = images_of(ctx, record, nodes)
+        contents = export.snapshot_contents(ctx, record, capture, all_, seeds, with_image=image)
+        return export.deliver(ctx, "snapshot", contents, to)
 
 
 def import_snapshot(
     ctx: Context,
     source: BinaryIO,
     name: str = "",
+    how: ImportOptions = WHOLE,
     *,
-    resume: bool = False,
-    warm_only: bool = False,
-    ram: bool = True,
     ttl: float | None = None,
     keep_sessions: bool = False,
     timeout: float,
@@ -114,21 +91,12 @@ def import_snapshot(
 
     def make(ctx: Context, done: ImportView) -> str:
         view = _clone(
-            ctx, done.key, name, ttl, timeout, warm_only=warm_only, keep_sessions=keep_sessions
+            ctx, done.key, name, ttl, timeout, warm_only=how.warm_only, keep_sessions=keep_sessions
         )
         made.append(view)
         return view.name
 
-    import_archive(
-        ctx,
-        "snapshot",
-        source,
-        resume=resume,
-        warm_only=warm_only,
-        ram=ram,
-        speaker=speaker,
-        then=make,
-    )
+    import_archive(ctx, "snapshot", source, how, speaker=speaker, then=make)
     return made[0]
 
 

@@ -50,6 +50,7 @@ class ZfsStorage:
     """
 
     name = "zfs"
+    native = True  # compressed, whole blocks
 
     def __init__(
         self,

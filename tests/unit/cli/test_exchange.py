@@ -14,44 +14,40 @@ from typing import Any
 import pytest
 
 from lab.cli import main
+from lab.requests.archives import Destination, ImportOptions
 from tests import ROOT
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 Capture = pytest.CaptureFixture[str]
 
-PLAIN = {"resume": False, "native": False, "image": True, "ram": True}
-SENT = {"command": "lab", "image": True, "ram": True}
-TAKEN = {**PLAIN, "host": "", "command": "lab"}
-READ = {"resume": False, "warm_only": False, "ram": True}
-MADE = {"resume": False, "warm_only": False, "ram": True, "ttl": None, "keep_sessions": False,
-        "timeout": 77.0, "talk": False}  # fmt: skip
+WHOLE = {"image": True, "ram": True}
+PART = {"image": False, "ram": False}
+MADE = {"ttl": None, "keep_sessions": False, "timeout": 77.0, "talk": False}
+TO_B = Destination(host="b", command="/x/lab")
+RESUMED = ImportOptions(resume=True)
 
 
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("image export m f.lab", ["export", "image", "m", "f.lab", PLAIN]),
+        ("image export m f.lab", ["export", "image", "m", Destination("f.lab"), WHOLE]),
         ("image export m f --resume --native",
-         ["export", "image", "m", "f", {**PLAIN, "resume": True, "native": True}]),
-        ("image export m --to a@b --remote-lab /x/lab",
-         ["send", "image", "m", "a@b", {**SENT, "command": "/x/lab"}]),
-        ("template export 3f -", ["export", "template", "3f", "-", PLAIN]),
+         ["export", "image", "m", Destination("f", resume=True, native=True), WHOLE]),
+        ("image export m --to b --remote-lab /x/lab", ["export", "image", "m", TO_B, WHOLE]),
+        ("template export 3f -", ["export", "template", "3f", Destination("-"), WHOLE]),
         ("template export 3f f --no-image --cold",
-         ["export", "template", "3f", "f", {**PLAIN, "image": False, "ram": False}]),
+         ["export", "template", "3f", Destination("f"), PART]),
         ("template export 3f --to b --no-image --cold",
-         ["send", "template", "3f", "b", {**SENT, "image": False, "ram": False}]),
-        ("snapshot export shop mine f.lab", ["export_snapshot", "shop", "mine", "f.lab", TAKEN]),
+         ["export", "template", "3f", Destination(host="b"), PART]),
+        ("snapshot export shop mine f.lab",
+         ["export_snapshot", "shop", "mine", Destination("f.lab"), WHOLE]),
         ("snapshot export shop mine f --resume --native --no-image --cold",
-         ["export_snapshot", "shop", "mine", "f",
-          {**TAKEN, "resume": True, "native": True, "image": False, "ram": False}]),
+         ["export_snapshot", "shop", "mine", Destination("f", resume=True, native=True), PART]),
         ("snapshot export shop mine --to b --remote-lab /x/lab",
-         ["export_snapshot", "shop", "mine", "", {**TAKEN, "host": "b", "command": "/x/lab"}]),
+         ["export_snapshot", "shop", "mine", TO_B, WHOLE]),
         ("dataset export crm f.lab --native",
-         ["export_dataset", "crm", "f.lab",
-          {"host": "", "command": "lab", "resume": False, "native": True}]),
-        ("dataset export crm@2 --to b --remote-lab /x/lab",
-         ["export_dataset", "crm@2", "",
-          {"host": "b", "command": "/x/lab", "resume": False, "native": False}]),
+         ["export_dataset", "crm", Destination("f.lab", native=True)]),
+        ("dataset export crm@2 --to b --remote-lab /x/lab", ["export_dataset", "crm@2", TO_B]),
     ],
 )  # fmt: skip
 def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -63,24 +59,26 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("image import f", ["import_archive", "image", "f", READ]),
-        ("image import - --resume --talk",
-         ["receive", "image", "-", {**READ, "resume": True}]),
+        ("image import f", ["import_archive", "image", "f", ImportOptions()]),
+        ("image import - --resume --talk", ["receive", "image", "-", RESUMED]),
         ("template import f --warm-only --resume",
-         ["import_archive", "template", "f", {**READ, "resume": True, "warm_only": True}]),
+         ["import_archive", "template", "f", ImportOptions(resume=True, warm_only=True)]),
         ("template import f --no-ram",
-         ["import_archive", "template", "f", {**READ, "ram": False}]),
-        ("snapshot import f --no-ram", ["import_snapshot", "f", "", {**MADE, "ram": False}]),
-        ("snapshot import f", ["import_snapshot", "f", "", MADE]),
+         ["import_archive", "template", "f", ImportOptions(ram=False)]),
+        ("template import - --no-ram --talk",
+         ["receive", "template", "-", ImportOptions(ram=False)]),
+        ("snapshot import f --no-ram",
+         ["import_snapshot", "f", "", ImportOptions(ram=False), MADE]),
+        ("snapshot import f", ["import_snapshot", "f", "", ImportOptions(), MADE]),
         ("snapshot import - --resume --talk",
-         ["import_snapshot", "-", "", {**MADE, "resume": True, "talk": True}]),
+         ["import_snapshot", "-", "", RESUMED, {**MADE, "talk": True}]),
         ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
-         ["import_snapshot", "f", "copy", {**MADE, "warm_only": True, "ttl": 7200.0,
-                                          "keep_sessions": True, "timeout": 60.0}]),
+         ["import_snapshot", "f", "copy", ImportOptions(warm_only=True),
+          {**MADE, "ttl": 7200.0, "keep_sessions": True, "timeout": 60.0}]),
         ("dataset import f --name shop --resume",
-         ["import_dataset", "f", "shop", {"resume": True, "talk": False}]),
+         ["import_dataset", "f", "shop", RESUMED, {"talk": False}]),
         ("dataset import - --talk --resume",
-         ["import_dataset", "-", "", {"resume": True, "talk": True}]),
+         ["import_dataset", "-", "", RESUMED, {"talk": True}]),
     ],
 )  # fmt: skip
 def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
@@ -107,7 +105,7 @@ def test_flags_that_contradict_each_other(line: str, capsys: Capture) -> None:
     world = FakeLifecycle()
     assert main(line.split(), lifecycle=world) == 2
     assert "hint: " in capsys.readouterr().err
-    assert not [call for call in world.calls if call[0] in ("export", "send", "export_snapshot")]
+    assert not [call for call in world.calls if call[0].startswith("export")]
 
 
 def test_what_is_said(capsys: Capture) -> None:

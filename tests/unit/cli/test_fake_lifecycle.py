@@ -46,6 +46,7 @@ from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
+from lab.requests.archives import Destination, ImportOptions
 from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.undo import Undo
@@ -290,43 +291,43 @@ class FakeSession:
     def remove_template(self, key: str) -> None:
         self._called("remove_template", key)
 
-    def export(self, kind: ByKey, which: str, where: str, **options: bool) -> ExportView:
-        self._called("export", kind, which, where, **options)
-        return ExportView(kind, which, where, "written", 3 << 20, 1.25)
+    def export(
+        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
+    ) -> ExportView:
+        self._called("export", kind, which, to, image=image, ram=ram)
+        done = "imported" if to.host else "written"
+        return ExportView(kind, which, to.host or to.where, done, 3 << 20, 1.25)
 
-    def send(self, kind: ByKey, which: str, host: str, **options: Any) -> ExportView:
-        self._called("send", kind, which, host, **options)
-        return ExportView(kind, which, host, "imported", 3 << 20, 1.25)
-
-    def import_archive(
-        self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool
-    ) -> ImportView:
-        self._called("import_archive", kind, where, resume=resume, warm_only=warm_only, ram=ram)
+    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
+        self._called("import_archive", kind, where, how)
         key = image_view().key if kind == "image" else template_view().key
         return ImportView(kind, key, self._world.import_outcome)
 
-    def receive(self, kind: ByKey, where: str, *, resume: bool, warm_only: bool, ram: bool) -> None:
-        self._called("receive", kind, where, resume=resume, warm_only=warm_only, ram=ram)
+    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
+        self._called("receive", kind, where, how)
 
-    def export_snapshot(self, name: str, label: str, where: str, **options: Any) -> ExportView:
-        self._called("export_snapshot", name, label, where, **options)
-        key, host = f"{name}@{label}.20261121t110000", options["host"]
-        made = ("imported", 3 << 20, 1.25, name) if host else ("written", 3 << 20, 1.25)
-        return ExportView("snapshot", key, host or where, *made)
+    def export_snapshot(
+        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
+    ) -> ExportView:
+        self._called("export_snapshot", name, label, to, image=image, ram=ram)
+        key = f"{name}@{label}.20261121t110000"
+        made = ("imported", 3 << 20, 1.25, name) if to.host else ("written", 3 << 20, 1.25)
+        return ExportView("snapshot", key, to.host or to.where, *made)
 
-    def import_snapshot(self, where: str, name: str, **options: Any) -> LabView:
-        self._called("import_snapshot", where, name, **options)
+    def import_snapshot(self, where: str, name: str, how: ImportOptions, **options: Any) -> LabView:
+        self._called("import_snapshot", where, name, how, **options)
         return lab_view(name or "shop")
 
-    def export_dataset(self, which: str, where: str, **options: Any) -> ExportView:
-        self._called("export_dataset", which, where, **options)
-        host = options["host"]
-        done = "imported" if host else "written"
-        return ExportView("dataset", f"{which}@1", host or where, done, 3 << 20, 1.25)
+    def export_dataset(self, which: str, to: Destination) -> ExportView:
+        self._called("export_dataset", which, to)
+        done = "imported" if to.host else "written"
+        return ExportView("dataset", f"{which}@1", to.host or to.where, done, 3 << 20, 1.25)
 
-    def import_dataset(self, where: str, name: str, **options: Any) -> DatasetView | None:
-        self._called("import_dataset", where, name, **options)
-        return None if options["talk"] else dataset_view(name or "crm")
+    def import_dataset(
+        self, where: str, name: str, how: ImportOptions, *, talk: bool
+    ) -> DatasetView | None:
+        self._called("import_dataset", where, name, how, talk=talk)
+        return None if talk else dataset_view(name or "crm")
 
     def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
         self._called("create_dataset", asked, files)

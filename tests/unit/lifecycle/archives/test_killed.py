@@ -19,6 +19,7 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.up import up
 from lab.names import Owner
+from lab.requests.archives import Destination, ImportOptions
 from tests.support.exchange_world import Side, as_it_was
 from tests.support.lifecycle_world import SPEC, Counter, Verb, nothing, raising
 from tests.unit.lifecycle.promises.test_killed import sweep
@@ -56,7 +57,7 @@ def there(tmp_path: Path) -> Side:
 
 def importing(kind: str, archive: bytes, *, resume: bool = False) -> Verb:
     """The verb."""
-    return lambda ctx: import_archive(ctx, kind, io.BytesIO(archive), resume=resume)  # type: ignore[arg-type]
+    return lambda ctx: import_archive(ctx, kind, io.BytesIO(archive), ImportOptions(resume))  # type: ignore[arg-type]
 
 
 def boundaries(archive: bytes) -> Iterator[int]:
@@ -98,7 +99,9 @@ def test_a_killed_import_is_gone_on_with(there: Side, template_archive: bytes) -
     while name := there.killed(verb, step):
         seen.add(name)
         with there.open() as ctx:
-            done = import_archive(ctx, "template", io.BytesIO(template_archive), resume=True)
+            done = import_archive(
+                ctx, "template", io.BytesIO(template_archive), ImportOptions(resume=True)
+            )
             assert list(ctx.home.imports.iterdir()) == []
             template.remove(ctx, done.key)
             image.remove(ctx, "mariadb")
@@ -114,7 +117,7 @@ def test_export_is_killed(here: Side, tmp_path: Path, template_archive: bytes) -
         (record,) = ctx.store.templates.all()
 
     def verb(ctx: Context, *, resume: bool = False) -> None:
-        export(ctx, "template", record.key, where=str(path), resume=resume)
+        export(ctx, "template", record.key, Destination(str(path), resume=resume))
 
     before, step, partial = here.there(), 0, 0
     while here.killed(verb, step):

@@ -37,10 +37,11 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
+from lab.requests.archives import Destination, ImportOptions
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.units import MIB
 from tests.support import mixed
-from tests.support.exchange_world import Side, as_it_was, read, rewritten
+from tests.support.exchange_world import Side, as_it_was, import_options, read, rewritten
 from tests.support.lifecycle_world import Hook, at, ignore, named, nothing, raising
 from tests.unit.lifecycle.archives.test_exchange import STORES
 from tests.unit.lifecycle.promises.test_killed import sweep
@@ -63,6 +64,9 @@ def there(tmp_path: Path) -> Side:
     return Side(tmp_path / "there")
 
 
+RESUMED = ImportOptions(resume=True)
+
+
 def write(ctx: Context, name: str, value: int) -> None:
     query(ctx, name, "n1", f"INSERT INTO t VALUES ({value})")
 
@@ -81,7 +85,7 @@ def exported(side: Side, label: str = "mine", name: str = "shop", **options: Any
     """The archive of a snapshot."""
     to = io.BytesIO()
     with side.open() as ctx:
-        export_snapshot(ctx, name, label, to=to, **options)
+        export_snapshot(ctx, name, label, Destination(sink=to), **options)
     return to.getvalue()
 
 
@@ -90,7 +94,8 @@ def imported(
 ) -> LabView:
     """The lab that is made of it."""
     with side.open(hook) as ctx:
-        return import_snapshot(ctx, io.BytesIO(archive), name, timeout=20.0, **options)
+        how = import_options(options)
+        return import_snapshot(ctx, io.BytesIO(archive), name, how, timeout=20.0, **options)
 
 
 def header_of(archive: bytes) -> Header:
@@ -480,7 +485,7 @@ def test_a_snapshot_stays_while_it_is_exported(here: Side) -> None:
             return super().write(data)
 
     with here.open() as ctx:
-        export_snapshot(ctx, "shop", "mine", to=Checking())
+        export_snapshot(ctx, "shop", "mine", Destination(sink=Checking()))
         assert rows(ctx, "shop") == [1]
         snapshot.remove(ctx, "shop", ["mine"])
     assert Checking.tried
@@ -579,10 +584,10 @@ def test_a_killed_import_is_resumed(here: Side, there: Side) -> None:
     archive = exported(here)
     step = 0
     while there.killed(
-        lambda ctx: import_snapshot(ctx, io.BytesIO(archive), resume=True, timeout=20.0), step
+        lambda ctx: import_snapshot(ctx, io.BytesIO(archive), how=RESUMED, timeout=20.0), step
     ):
         with there.open() as ctx:
-            import_snapshot(ctx, io.BytesIO(archive), "again", resume=True, timeout=20.0)
+            import_snapshot(ctx, io.BytesIO(archive), "again", RESUMED, timeout=20.0)
             assert rows(ctx, "again") == [1]
             gc(ctx)
             for record in ctx.store.labs.all():
