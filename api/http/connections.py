@@ -9,6 +9,10 @@ after the head, and is not called while the last bytes of an answer are unread. 
 No connection is refused: at the limit, the oldest one of the address that has the most is closed.
 So clients behind one address, such as a proxy, a NAT or the loopback, do not block each other: a
 request that arrives in one piece is answered before its connection is the oldest.
+
+uvicorn alone closes neither a silent connection nor one with half a head (0.54; watched for 60 s).
+One client without a token takes all 1024 files of the process with them, and then no request of
+others is accepted.
 """
 
 from __future__ import annotations
