@@ -41,17 +41,19 @@ class Sweeper:
         self.periodic = Periodic("sweeper", self.sweep, core.settings.serve.sweep)
         self.clock: Callable[[], float] = time.monotonic
         """Elapsed seconds, by which periods are counted."""
+        self.wall: Callable[[], float] = time.time
+        """The time of day, by which leases end; somebody may set it."""
         self._pruned = 0.0
         self._rotated = -_ROTATE_EVERY
         self._tried: dict[str, float] = {}
-        self._wall, self._passed = time.time(), _passed()
+        self._wall, self._passed = self.wall(), _passed()
         self._known: dict[str, Mapping[str, float | None]] = {}
 
     def sweep(self) -> None:
         """Check all labs once."""
         core = self._core
         self._follow_time()
-        now = time.time()
+        now = self.wall()
         self._jobs.look_after()
         jobs = core.store.jobs.open()
         ending = {job.lab for job in jobs if job.kind in ENDS}
@@ -82,7 +84,7 @@ class Sweeper:
 
         Not times that were written since then, nor leases of labs that are not ready yet.
         """
-        wall, passed = time.time(), _passed()
+        wall, passed = self.wall(), _passed()
         jump = (wall - self._wall) - (passed - self._passed)
         if abs(jump) >= _JUMP:
             log.error(

@@ -155,22 +155,23 @@ def test_one_lab_s_error_does_not_end_a_round(caplog: pytest.LogCaptureFixture) 
 
 def test_leases_do_not_end_because_the_clock_was_set(short: Path) -> None:
     """Protects all labs from a wrong hardware clock, and from its correction."""
+    day, ahead = 86400.0, 0.0
     with site(short, sweep=3600.0) as here:
         here.make("long", ttl=3600)
         sweeper, labs = here.service.sweeper, here.service.core.store.labs
+        sweeper.wall = lambda: time.time() + ahead
         sweeper.sweep()
         before = labs.get("long").expires_at or 0.0
-        sweeper._wall -= 86400  # as if the clock had been set a day ahead since then
-        labs.update("long", expires_at=before - 86400)
+        ahead = day
         sweeper.sweep()
-        assert labs.get("long").expires_at == pytest.approx(before, abs=5)
+        assert labs.get("long").expires_at == pytest.approx(before + day, abs=5)
         sweeper.sweep()
-        assert labs.get("long").expires_at == pytest.approx(before, abs=5)
+        assert labs.get("long").expires_at == pytest.approx(before + day, abs=5)
         assert here.ask("GET", "/v1/labs/long").json()["state"] == "ready"
-        sweeper._wall -= 60  # a correction
+        ahead += 60  # a correction
         sweeper.sweep()
-        assert labs.get("long").expires_at == pytest.approx(before, abs=5)
-        sweeper._wall += 86400  # as if it had been set back by a day, and a heartbeat came since
+        assert labs.get("long").expires_at == pytest.approx(before + day, abs=5)
+        ahead = 0.0  # set back by a day, and a heartbeat came since
         labs.update("long", expires_at=time.time() + 600)
         sweeper.sweep()
         assert labs.get("long").expires_at == pytest.approx(time.time() + 600, abs=5)
