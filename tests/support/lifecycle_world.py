@@ -30,6 +30,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
 from lab.names import LOOPBACK
 from lab.observe.account import Account
@@ -50,6 +51,16 @@ SPEC = LabSpec("galera", nodes=2, size=SIZE)
 def unobserved(view: LabView) -> list[NodeView]:
     """The nodes of a lab, but for when they were asked."""
     return [replace(node, observed_at=None) for node in view.nodes]
+
+
+def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
+    """The rows of table ``t`` of a lab, as ``node`` counts them, else the node for users."""
+    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
+
+
+def roles(view: LabView) -> list[str]:
+    """The roles of a lab's nodes, in their order."""
+    return [node.role for node in view.nodes]
 
 
 _KEPT = ("images/", "templates/", "logs/images/")

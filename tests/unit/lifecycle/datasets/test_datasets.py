@@ -52,11 +52,6 @@ OF_SHOP = replace(SPEC, dataset="shop")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
-
-
-@pytest.fixture
 def dump(tmp_path: Path) -> Path:
     path = tmp_path / "shop.sql"
     path.write_bytes(DUMP)

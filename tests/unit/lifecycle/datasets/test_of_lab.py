@@ -26,11 +26,6 @@ from tests.support.lifecycle_world import SIZE, SPEC, World, named
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
-
-
 def make_shop(ctx: Context) -> None:
     up(ctx, named("shop"))
     query(ctx, "shop", "n1", "CREATE TABLE people (id INT PRIMARY KEY)")

@@ -32,11 +32,6 @@ OF_SHOP = replace(SPEC, dataset="shop")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
-
-
-@pytest.fixture
 def ctx(world: World) -> object:
     with world.open() as context:
         make_image(context)

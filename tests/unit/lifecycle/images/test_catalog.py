@@ -6,9 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.views import Use
@@ -17,11 +14,6 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.nodes.inspect import lab
 from tests.support.lifecycle_world import World, make_lab, make_template
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def uses(ctx: Context) -> list[Use]:

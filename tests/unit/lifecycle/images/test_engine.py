@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ from tests.support.lifecycle_world import SIZE, World
 
 PERCONA = "percona-xtradb-cluster"
 LINE = "Percona's repository is out of reach: using MariaDB with Galera"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 @pytest.fixture

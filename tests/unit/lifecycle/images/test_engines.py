@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,11 +22,6 @@ from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import record_of
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ from lab.units import MIB
 from tests.support.lifecycle_world import World, make_image, make_template, named
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def _truncate(path: Path) -> None:
     path.write_bytes(b"")
 

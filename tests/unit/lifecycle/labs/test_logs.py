@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.up import up
 from lab.names import GuestName
 from tests.support.lifecycle_world import World, named
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 def _rotated(ctx: Context, guest: str) -> list[Path]:

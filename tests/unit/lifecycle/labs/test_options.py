@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,11 +27,6 @@ from tests.support.lifecycle_world import SIZE, World
 TUNED = Options(
     set=("max_connections=50",), my_cnf=(OptionFile("[mysqld]\nlong_query_time=1\n", "replica"),)
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def spec(blueprint: str = "replication", **more: object) -> LabSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -32,11 +31,6 @@ from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, make_template, named
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def make(ctx: Context) -> None:

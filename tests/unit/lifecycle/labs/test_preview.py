@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +13,6 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import World, named
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 def test_a_first_use_is_foretold(world: World) -> None:

@@ -10,7 +10,6 @@ import pytest
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.labs import branch, power
 from lab.lifecycle.labs.conditions import parse, unmet
 from lab.lifecycle.labs.promote import promote
@@ -24,23 +23,10 @@ from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
 from lab.options import Options
 from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import SIZE, World, count, roles
 
 SPEC = LabSpec("replication", name="shop", size=SIZE)
 FAST = Pace(interval=0.05, patience=0.2, boot=0.1)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
-    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
-
-
-def roles(view: LabView) -> list[str]:
-    return [node.role for node in view.nodes]
 
 
 def writes(ctx: Context, name: str = "shop") -> list[str]:

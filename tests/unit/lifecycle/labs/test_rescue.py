@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +20,6 @@ from lab.names import GuestName
 from tests.support.lifecycle_world import World, make_template, named
 
 FAST = Pace(interval=0.05, patience=1.0)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def make(ctx: Context) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -39,11 +38,6 @@ from lab.wait import Deadline
 from tests.support.lifecycle_world import World, make_template, named
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 class HeldBack:

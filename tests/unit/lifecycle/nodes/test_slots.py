@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from lab.errors import Interrupted, RestoreFailed
 from lab.lifecycle.core.context import Context, Origin
@@ -24,11 +21,6 @@ from lab.locks.queue import taken, ticket, waiting
 from lab.progress import Progress
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, make_template, named
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 @contextmanager

@@ -46,11 +46,6 @@ from tests.support.lifecycle_world import (
 FULL = HostUnfit("no space is left", hint="free some")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def sweep(world: World, before: Verb, verb: Verb, error: BaseException) -> int:
     """Let ``verb`` fail at each of its steps; how often it did fail."""
     with world.open() as ctx:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,11 +27,6 @@ from lab.names import Owner
 from lab.spec import NodeSize
 from lab.units import GIB
 from tests.support.lifecycle_world import SPEC, World, make_template, named
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_exist_ok_gives_a_lab_that_can_be_used(world: World) -> None:

@@ -6,8 +6,6 @@ row of what was under way, and what was whole before is still whole.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lab.lifecycle.core.context import Context
@@ -57,11 +55,6 @@ def sweep(
     for name in steps - littered:
         kill(name)
     assert littered >= steps
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_up_warm(world: World) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -35,11 +34,6 @@ from tests.support.lifecycle_world import (
     make_template,
     named,
 )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_one_name_asked_for_twice_is_given_once(world: World) -> None:

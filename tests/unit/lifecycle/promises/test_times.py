@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from lab.fake import images
 from lab.hypervisor import Capabilities
@@ -25,11 +22,6 @@ from tests.support.lifecycle_world import World, make_image, named
 
 SLOW = 1.6
 """Seconds that the slow part takes; the time limit beside it is shorter."""
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 def slowly_built(ctx: Context) -> Context:

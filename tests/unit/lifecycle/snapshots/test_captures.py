@@ -30,11 +30,6 @@ from lab.units import MIB
 from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, named
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 class Watching:
     """A hypervisor; ``modes`` of the RAM files that are there when its user is queried."""
 

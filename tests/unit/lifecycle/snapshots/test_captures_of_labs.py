@@ -40,11 +40,6 @@ from tests.support.lifecycle_world import SIZE, World, at, named, unobserved
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
-
-
-@pytest.fixture
 def ctx(world: World) -> Iterator[Context]:
     with world.open() as opened:
         up(opened, named("shop"))

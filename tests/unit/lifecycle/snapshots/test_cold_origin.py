@@ -6,7 +6,6 @@ What ``lab up --cold`` did after the first boot is done again: links, accounts, 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -40,11 +39,6 @@ KINDS = {
     "galera-dr": LabSpec("galera-dr", name="shop", nodes=2, size=SIZE),
     "single": LabSpec("single", name="shop", nodes=1, size=SIZE),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def make(ctx: Context, kind: str, **options: object) -> None:

@@ -43,11 +43,6 @@ QEMU = "qemu-system-x86_64: error: failed to set MSR 0x48f to 0x7fffff00036dfb"
 REFUSED = RestoreFailed("lab-shop-n1 could not be restored", details=["QEMU quit", QEMU])
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def always(step: str) -> None:
     """A hook: this host restores nothing."""
     if step == "hypervisor.restore":

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,11 +30,6 @@ from lab.units import MIB
 from tests.support.lifecycle_world import World, named, unobserved
 
 COLD = Capabilities("fake", "fake", why_cold="it is cold")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path / "home")
 
 
 @pytest.fixture

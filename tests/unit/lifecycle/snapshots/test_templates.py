@@ -28,12 +28,6 @@ from lab.names import GuestName, Owner, VolumeName, template_ref
 from lab.units import MIB
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 Damage = Callable[[Context, str], object]
 
 

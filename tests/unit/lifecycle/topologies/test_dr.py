@@ -22,19 +22,10 @@ from lab.lifecycle.nodes.inspect import lab, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
 from lab.options import Options
 from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import SIZE, World, count
 
 SPEC = LabSpec("galera-dr", name="shop", size=SIZE, options=Options(replicas=2))
 MEMBERS, REPLICAS = ("n1", "n2", "n3"), ("n4", "n5")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
-    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
 
 
 def states(ctx: Context) -> dict[str, str]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.labs import power
@@ -16,11 +13,6 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.units import MIB
 from tests.support.lifecycle_world import SIZE, World, named
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def test_each_node_is_recorded_with_its_own(world: World) -> None:

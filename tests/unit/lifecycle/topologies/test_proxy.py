@@ -50,11 +50,6 @@ def spec(blueprint: str, nodes: int = 3, **options: object) -> LabSpec:
     )
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def requirements(ctx: Context, node: str) -> list[tuple[str, bool | None, str]]:
     found = status(ctx, "shop").requirements
     return [(one.name, one.met, one.found) for one in found if one.node == node]

@@ -16,7 +16,6 @@ from lab.blueprints import Link
 from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import branch, power
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
@@ -29,18 +28,9 @@ from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import SIZE, World, count
 
 SPEC = LabSpec("replication", name="shop", size=SIZE)
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-def count(ctx: Context, node: str | None = None, name: str = "shop") -> object:
-    return query(ctx, name, node, "SELECT COUNT(*) FROM t").rows[0][0]
 
 
 def test_replicas_ask_their_source_together(world: World) -> None:

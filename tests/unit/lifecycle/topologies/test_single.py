@@ -32,11 +32,6 @@ SPEC = LabSpec("single", name="solo", size=SIZE)
 GUEST = GuestName("lab-solo-n1")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def fake(ctx: Context) -> FakeHypervisor:
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     return ctx.hypervisor

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -35,11 +34,6 @@ from tests import ROOT
 from tests.support.lifecycle_world import World, make_template, named
 
 N1, N2, N3 = (GuestName(f"lab-shop-n{number}") for number in (1, 2, 3))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def make(ctx: Context) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -45,11 +44,6 @@ KINDS = {
 }
 MOVED = {"star": "n2", "proxied": "n3", "delayed": "n2"}
 """The node that is promoted, where one can be."""
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 def views(ctx: Context) -> list[LabView]:
