@@ -73,22 +73,22 @@ def has_server(services: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class Engine:
-    """The engine in an image, as far as blueprints depend on it.
-
-    ``config``: the template of its my.cnf, ``config_path`` where a node's goes in the guest;
-    ``user``, ``uid``, ``gid``: who the server runs as there; ``log_directory``: where it
-    keeps its logs, which may be a volume of their own; ``service``: its systemd unit.
-    """
+    """The engine in an image, as far as blueprints depend on it."""
 
     name: str
     version: str
     config: str
+    """The template of its my.cnf."""
     config_path: str
+    """Where a node's my.cnf goes in the guest."""
     user: str
+    """The account that the server runs as in the guest, with ``uid`` and ``gid``."""
     uid: int
     gid: int
     log_directory: str = "/var/lib/mysql"
+    """Where the server keeps its logs, which may be a volume of their own."""
     service: str = ""
+    """The server's systemd unit."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +113,17 @@ UNKNOWN = "unknown: "
 
 @dataclass(frozen=True)
 class Condition:
-    """A requirement of a node: ``variable`` in its answer has ``value``.
-
-    ``name``: in a word or two. ``unmet``: the state of the node while it is not met. ``hint``: the
-    remedy for a node that answers and does not meet it in time, if there is a special one.
-    """
+    """A requirement of a node: ``variable`` in its answer has ``value``."""
 
     name: str
+    """The requirement in a word or two."""
     variable: str
     value: str
     unmet: Unmet = "degraded"
+    """The state of the node while it is not met."""
     hint: str = ""
+    """The remedy for a node that answers and does not meet it in time, if there is a special one.
+    """
 
     @property
     def what(self) -> str:
@@ -142,67 +142,70 @@ class Condition:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What helps a node that booted and does not get ready.
-
-    ``action``: its name; the same action is counted for each node. ``argv``: the program that does
-    it, run in the node as root with ``stdin``. ``why``: the reason; ``effect``: what happens to the
-    node, empty if ``why`` says it. ``replaces``: the node's data are replaced by those of another.
-    """
+    """What helps a node that booted and does not get ready."""
 
     node: str
     action: str
+    """Its name; the same action is counted for each node."""
     argv: tuple[str, ...]
+    """The program that does it, run in the node as root with ``stdin``."""
     why: str
+    """The reason."""
     effect: str = ""
+    """What happens to the node; empty if ``why`` says it."""
     replaces: bool = False
+    """Whether the node's data are replaced by those of another."""
     stdin: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of the nodes that run while they do not get ready.
-
-    ``standings``: the output of the blueprint's ``standing`` program, by node. ``all_here``: those
-    are all nodes of the lab. ``waited``: nothing changed for as long as a node could need.
-    ``given``: how often each action was taken on a node. ``password``: of the lab's user, empty
-    while it is not known.
-    """
+    """What is known of the nodes that run while they do not get ready."""
 
     standings: Mapping[str, str]
+    """The output of the blueprint's ``standing`` program, by node."""
     all_here: bool
+    """Whether those are all nodes of the lab."""
     waited: bool
+    """Whether nothing changed for as long as a node could need."""
     given: Mapping[tuple[str, str], int]
+    """How often each action was taken on a node."""
     password: str = field(default="", repr=False)
+    """The password of the lab's user; empty while it is not known."""
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """A node that is to take the writes of a lab: ``to``, of all its ``nodes``, by name.
-
-    ``force``: also without the node that takes them now, which does not answer. ``fence``: powers
-    a node off, by name. ``note``: reports a step. ``password``: of the lab's user.
-    """
+    """A node that is to take the writes of a lab."""
 
     to: str
+    """The name of that node."""
     nodes: tuple[str, ...]
+    """The names of all nodes."""
     deadline: Deadline
     force: bool = False
+    """Whether to do without the node that takes the writes now, which does not answer."""
     password: str = field(default="", repr=False)
+    """The password of the lab's user."""
     fence: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    """Powers a node off, by name."""
     note: Callable[[str], None] = field(default=lambda _: None, repr=False)
+    """Reports a step."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What users connect to: ``name`` is ``rw``, ``nodes`` are the names of nodes, best first.
+    """What users connect to.
 
     Where ``rw`` and ``ro`` are a proxy, ``writers`` and ``readers`` are the servers behind it.
-    ``service``: the service of these nodes that answers there.
     """
 
     name: str
+    """Such as ``rw``."""
     nodes: tuple[str, ...]
+    """The names of its nodes, best first."""
     service: str = "sql"
+    """The service of these nodes that answers there."""
 
 
 Known = Literal["", "last known", "planned"]
@@ -211,16 +214,15 @@ Known = Literal["", "last known", "planned"]
 
 @dataclass(frozen=True)
 class Link:
-    """A node, by name, that receives what another commits. ``kind``: such as ``semi-sync``.
-
-    ``known``: empty if the replica itself said so when it was asked; else ``last known``: it said
-    so once; or ``planned``: it was never asked.
-    """
+    """A node, by name, that receives what another commits."""
 
     source: str
     replica: str
     kind: str = ""
+    """Such as ``semi-sync``."""
     known: Known = ""
+    """Empty if the replica itself said so when it was asked; else ``last known``: it said so once;
+    or ``planned``: it was never asked."""
 
 
 def writers_of(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:

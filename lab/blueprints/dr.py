@@ -170,14 +170,14 @@ class Remote(galera.Galera):
         begin = _begin(site, source, engines[source.name])
         _execute(site, source, replication.account(engines[source.name], password))
 
-        def one(member: Member) -> None:
+        def follow(member: Member) -> None:
             engine = engines[member.name]
             address = (source if member == relay else relay).address
             own = replication.of_replica(engine, replication.read_only(engine))
             statements = [*own, *begin, *replication.link(engine, address, password)]
             server.first_statements(replicas, member, statements, deadline)
 
-        replicas.each(one)
+        replicas.each(follow)
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint; what one member has executed, all have, or are about to."""
@@ -337,7 +337,7 @@ def _origin(part: str) -> str:
 def _until_ready(site: Cluster, deadline: Deadline) -> None:
     """Wait until all members accept statements; raises NotReady."""
 
-    def one(member: Member) -> None:
+    def until_accepts(member: Member) -> None:
         for _ in attempts(deadline):
             try:
                 said = site.run(
@@ -350,7 +350,7 @@ def _until_ready(site: Cluster, deadline: Deadline) -> None:
                 return
         raise NotReady(f"{member.name} did not join the cluster in time")
 
-    site.each(one)
+    site.each(until_accepts)
 
 
 def _begin(site: Cluster, source: Member, engine: Engine) -> list[str]:

@@ -160,11 +160,11 @@ class Galera(server.Defaults):
         namespace = uuid.uuid5(_NAMESPACE, str(identity))
         history = (str(uuid.uuid5(namespace, "lab")), last)
 
-        def one(member: Member) -> None:
+        def restart(member: Member) -> None:
             view = _view(member, cluster.members, namespace) if len(cluster.members) > 1 else ""
             self._restart(cluster, member, engines[member.name], identity, history, view)
 
-        cluster.each(one)
+        cluster.each(restart)
 
     def _restart(
         self,

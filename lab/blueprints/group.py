@@ -209,7 +209,7 @@ class Group(server.Defaults):
         """See Blueprint; guests join by themselves what the first one starts."""
         password, cluster = secrets.token_hex(16), proxy.servers_of(cluster)
 
-        def one(member: Member) -> None:
+        def prepare(member: Member) -> None:
             statements = [
                 "SET SESSION sql_log_bin = 0",
                 "SET GLOBAL super_read_only = OFF",
@@ -223,7 +223,7 @@ class Group(server.Defaults):
             ]
             server.first_statements(cluster, member, statements, deadline)
 
-        cluster.each(one)
+        cluster.each(prepare)
         first = cluster.members[0]
         cluster.run(first, _regroup("bootstrap", engines[first.name]), timeout=_START_SECONDS)
 
@@ -446,13 +446,13 @@ def _may(situation: Situation, node: str, action: str) -> bool:
 def _look(cluster: Cluster, engines: Mapping[str, Engine]) -> dict[str, Mapping[str, str]]:
     """How the nodes that answer stand."""
 
-    def one(member: Member) -> tuple[str, Mapping[str, str]] | None:
+    def standing_of(member: Member) -> tuple[str, Mapping[str, str]] | None:
         try:
             return member.name, _standing(cluster, engines, member)
         except (NotReady, NotFound, CommandFailed):
             return None
 
-    return dict(found for found in cluster.each(one) if found is not None)
+    return dict(found for found in cluster.each(standing_of) if found is not None)
 
 
 def _standing(cluster: Cluster, engines: Mapping[str, Engine], member: Member) -> Mapping[str, str]:

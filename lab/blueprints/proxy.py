@@ -40,18 +40,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Leads(Condition):
+class RouteCondition(Condition):
     """A service of a proxy leads to servers of the right kind.
 
-    ``name``: the service's endpoint. ``key``: of the answer of the server that was reached;
-    ``expected``: its value, empty for any; ``unlike``: the key whose value must be another.
-    ``least``: how many servers the proxy itself must have for it, where nobody reaches it yet.
+    Its ``name`` is that of the endpoint.
     """
 
     key: str = ""
+    """Of the answer of the server that was reached."""
     expected: str = ""
+    """The value of ``key``; empty for any."""
     unlike: str = ""
+    """The key whose value must be another."""
     least: int = 1
+    """How many servers the proxy itself must have for it, where nobody reaches it yet."""
 
     @property
     def what(self) -> str:
@@ -182,14 +184,18 @@ def requirements(options: Options, traffic: Traffic, count: int) -> tuple[Condit
     rw, ro = f"sql.{traffic.variable}", f"ro.{traffic.variable}"
     writes = ("rw", "rw leads to", "a server that takes writes")
     expected = "" if traffic.alike else "OFF"
-    found: list[Condition] = [Leads(*writes, unmet="not-primary", key=rw, expected=expected)]
+    found: list[Condition] = [
+        RouteCondition(*writes, unmet="not-primary", key=rw, expected=expected)
+    ]
     if traffic.alike and count > 1:
         reads = ("ro", "ro leads to", "another server than rw")
-        found.append(Leads(*reads, key=ro, unlike=rw, least=count - 1))
+        found.append(RouteCondition(*reads, key=ro, unlike=rw, least=count - 1))
     elif not (traffic.alike or traffic.spread):
         reads = ("ro", "ro leads to", "a server that is read-only")
         late = len(options.on) if options.delay and not front.counts_delayed else 0
-        found.append(Leads(*reads, key=ro, expected="ON", least=count - 1 - late or count - 1))
+        found.append(
+            RouteCondition(*reads, key=ro, expected="ON", least=count - 1 - late or count - 1)
+        )
     found += [Condition(page.name, f"{page.name}.page", "200") for page in front.pages]
     return tuple(found)
 

@@ -51,25 +51,25 @@ _SEQNO = re.compile("[0-9]{1,19}")
 
 @dataclass(frozen=True)
 class _Standing:
-    """A node as ``rejoin state`` describes it.
-
-    ``server``: systemd's word. ``history``, ``seqno``: the position from which the server
-    started, None while that is not known. ``doubtful``: it may have been in the middle of being
-    given another node's data. ``view``: the members of the last primary view that
-    the node noted, ``me`` among them.
-    """
+    """A node as ``rejoin state`` describes it."""
 
     node: str
     server: str
+    """Systemd's word for its state."""
     history: str | None
+    """The history of the position from which the server started; None while that is not known."""
     seqno: int
+    """The number of that position."""
     doubtful: bool
+    """Whether it may have been in the middle of being given another node's data."""
     status: str
     comment: str
     bootstraps: bool
     transfer: bool
     me: str
+    """The node itself, as a member of ``view``."""
     view: frozenset[str]
+    """The members of the last primary view that the node noted."""
 
     @staticmethod
     def parse(node: str, text: str) -> _Standing:

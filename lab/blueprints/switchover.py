@@ -53,19 +53,21 @@ _COLUMNS = 5
 
 @dataclass(frozen=True)
 class Role:
-    """What the server of a node is given as the source, and as one that follows.
-
-    ``lead``, ``follow``: variables and their values. ``unlink``: statements that end its link;
-    ``link``: that have it follow ``{address}`` with ``{password}``, ``{delay}`` seconds late.
-    ``relink``: what comes before ``link`` at a server that has a link; ``begin``: at one without.
-    """
+    """What the server of a node is given as the source, and as one that follows."""
 
     lead: tuple[str, ...]
+    """Variables of the source, with their values."""
     follow: tuple[str, ...]
+    """Variables of one that follows, with their values."""
     unlink: tuple[str, ...]
+    """Statements that end its link."""
     link: tuple[str, ...]
+    """Statements that have it follow ``{address}`` with ``{password}``, ``{delay}`` seconds late.
+    """
     relink: tuple[str, ...]
+    """What comes before ``link`` at a server that has a link."""
     begin: tuple[str, ...]
+    """What comes before ``link`` at a server without a link."""
 
 
 RoleOf = Callable[[Engine], Role]
@@ -73,21 +75,22 @@ RoleOf = Callable[[Engine], Role]
 
 @dataclass(frozen=True)
 class Standing:
-    """A node as ``source state`` describes it.
-
-    ``executed``: None if its server does not answer; ``received``: and not executed, perhaps.
-    ``position``: as servers wait for it. ``epoch``, ``source``: what it remembers.
-    """
+    """A node as ``source state`` describes it."""
 
     node: str
     writable: bool
     executed: gtid.GtidSet | None
+    """The transactions that it has; None if its server does not answer."""
     received: gtid.GtidSet
+    """Transactions that it received, and perhaps did not execute."""
     position: str
+    """Its position, in the form in which servers wait for it."""
     follows: str
     running: bool
     epoch: int
+    """The number of promotions that it remembers."""
     source: str
+    """The source that it remembers."""
 
     @staticmethod
     def parse(node: str, text: str, planned: str) -> Standing:
@@ -256,18 +259,18 @@ def follow(role: Role, one: Standing, address: str, password: str, delay: int) -
 
 @dataclass(frozen=True)
 class Star:
-    """A source and its replicas, while another one is promoted.
-
-    ``role``: by engine; ``planned``: the source where none was promoted; ``delays``: as above.
-    ``link_password``: what replicas log in with.
-    """
+    """A source and its replicas, while another one is promoted."""
 
     cluster: Cluster
     engines: Mapping[str, Engine]
     role: RoleOf
+    """What a node is given, by its engine."""
     planned: str
+    """The source where none was promoted."""
     delays: Mapping[str, int]
+    """Seconds that each delayed replica is late, by node."""
     link_password: str
+    """What replicas log in with."""
     asked: Promotion
 
     def promote(self) -> None:
@@ -315,7 +318,7 @@ class Star:
     def _look(self) -> dict[str, Standing]:
         """The nodes whose servers answer."""
 
-        def one(member: Member) -> Standing | None:
+        def standing_of(member: Member) -> Standing | None:
             argv = (PROGRAM, "state", self.engines[member.name].service)
             try:
                 text = self.cluster.run(member, argv, timeout=_SECONDS)
@@ -326,7 +329,7 @@ class Star:
                 raise NotReady(f"the positions of the nodes are not known: {error}") from None
             return None if standing.executed is None else standing
 
-        return {one.node: one for one in self.cluster.each(one) if one is not None}
+        return {one.node: one for one in self.cluster.each(standing_of) if one is not None}
 
     def _hand_over(self, found: Mapping[str, Standing], source: str, epoch: int) -> None:
         """Switchover: ``source`` becomes read-only, and all are noted once the new one has all."""

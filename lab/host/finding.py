@@ -10,13 +10,14 @@ Level = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """``value``: what is there. ``advice``: what to do, empty if nothing. ``why``: in one line.
-
-    ``level``: ``note`` could be better, ``warn`` will hurt, ``fail``: labs cannot work so.
-    """
+    """What was found of a host, and what to do about it."""
 
     topic: str
     level: Level
+    """``note`` could be better, ``warn`` will hurt, ``fail``: labs cannot work so."""
     value: str
+    """What was found."""
     advice: str = ""
+    """What to do; empty if nothing."""
     why: str = ""
+    """The reason, in one line."""

@@ -28,34 +28,32 @@ class Disk:
 
 @dataclass(frozen=True)
 class Forward:
-    """A port of the host's loopback (or ``address``) that leads to a port of the guest.
-
-    ``to``: the guest's own address, where the hypervisor has ``redirects``; else empty.
-    """
+    """A port of the host that leads to a port of the guest."""
 
     host_port: int
     guest_port: int
     address: str = "127.0.0.1"
+    """The host's address at which it is; by default its loopback."""
     to: str = ""
+    """The guest's own address, where the hypervisor has ``redirects``; else empty."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A guest's two interfaces.
-
-    The first (``outer_mac``) reaches the host only. Where the hypervisor forwards ports it is
-    user-mode networking, and connections enter by ``forwards`` only; elsewhere the host reaches the
-    guest at the guest's own address (``lab.guest.network.own_address``). The second
-    (``inner_mac``) is on the lab's private segment; ``segment`` is a number that only this lab's
-    guests have within the installation (its ``home`` tag). With ``uplink`` the first is on the
-    host's network, configured by DHCP, and there is no second (``inner_mac`` is empty).
-    """
+    """A guest's two interfaces."""
 
     outer_mac: str
+    """Of the first interface, which reaches the host only. Where the hypervisor forwards ports it
+    is user-mode networking, and connections enter by ``forwards`` only; elsewhere the host reaches
+    the guest at the guest's own address (``lab.guest.network.own_address``)."""
     inner_mac: str
+    """Of the second interface, on the lab's private segment; empty with ``uplink``."""
     forwards: tuple[Forward, ...]
     segment: int
+    """A number that only this lab's guests have within the installation (its ``home`` tag)."""
     uplink: bool = False
+    """Whether the first interface is on the host's network, configured by DHCP, and there is no
+    second."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +82,21 @@ class GuestShape:
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """The configuration of a guest. ``memory`` in bytes; it boots from ``disks[0]``.
-
-    ``memory_file``: RAM is this file, mapped shared, so that ``save_memory`` only writes the device
-    state; None for anonymous RAM.
-    """
+    """The configuration of a guest."""
 
     name: GuestName
     tags: Tags
     memory: int
+    """The size of its RAM, in bytes."""
     cpus: int
     disks: tuple[Disk, ...]
+    """Its disks; it boots from the first."""
     network: Network
     boot: DirectBoot | FirmwareBoot
     console_log: Path
     memory_file: Path | None = None
+    """RAM is this file, mapped shared, so that ``save_memory`` only writes the device state; None
+    for anonymous RAM."""
 
     @property
     def shape(self) -> GuestShape:

@@ -23,35 +23,37 @@ _ZEROS = memoryview(bytes(_BLOCK))
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """An image in a directory.
-
-    ``disks`` maps the names of a node's volumes to their files, os first; ``kernel`` and
-    ``initrd`` are files too, ``cmdline`` is the kernel's. ``size`` is the os disk's in bytes.
-    ``user`` with ``uid`` and ``gid`` is the engine's account in the guest, ``service`` its
-    systemd unit and ``config`` the path of its option file. ``packages`` maps names to
-    versions, ``digests`` names of files to what ``digest`` says. ``option_file`` is the text
-    of the engine's option file template (my.cnf), so that the image needs its recipe no longer.
-    ``seals``: of each disk, by its name, and of ``kernel`` and ``initrd``, since the image was
-    published: what is the same as long as nobody writes to them (``Storage.seal``, ``seal``).
-    """
+    """An image in a directory."""
 
     recipe: str
     disks: dict[str, Path]
+    """The files of a node's volumes by the names of these, os first."""
     kernel: Path
     initrd: Path
     cmdline: str
+    """The kernel's command line."""
     engine: str
     engine_version: str
     size: int
+    """The size of the os disk, in bytes."""
     user: str
+    """The engine's account in the guest, with ``uid`` and ``gid``."""
     uid: int
     gid: int
     service: str
+    """The engine's systemd unit."""
     config: str
+    """The path of the engine's option file."""
     packages: dict[str, str]
+    """Versions by the names of packages."""
     digests: dict[str, str]
+    """What ``digest`` says of files, by their names."""
     option_file: str = ""
+    """The text of the engine's option file template (my.cnf), so that the image needs its recipe no
+    longer."""
     seals: dict[str, str] = field(default_factory=dict)
+    """Of each disk, by its name, and of ``kernel`` and ``initrd``, since the image was published:
+    what is the same as long as nobody writes to them (``Storage.seal``, ``seal``)."""
 
 
 def write(image: BuiltImage) -> Path:

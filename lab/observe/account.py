@@ -10,20 +10,19 @@ from lab.passwords import NATIVE
 
 @dataclass(frozen=True)
 class Account:
-    """An account, and the address of its server.
-
-    ``ca``: a file with the certificate of the authority that the server's is to be signed by;
-    empty: no TLS. ``verify``: check that certificate, and that it is for ``host``. ``plugin``: how
-    the account authenticates. With ``caching_sha2_password`` a server that was started again is
-    sent the password itself, so it takes TLS with ``verify``.
-    """
+    """An account, and the address of its server."""
 
     user: str
     password: str = field(repr=False)
     host: str = LOOPBACK
     ca: str = ""
+    """A file with the certificate of the authority that the server's is to be signed by; empty: no
+    TLS."""
     verify: bool = True
+    """Whether to check that certificate, and that it is for ``host``."""
     plugin: str = NATIVE
+    """How the account authenticates. With ``caching_sha2_password`` a server that was started again
+    is sent the password itself, so it takes TLS with ``verify``."""
 
     @property
     def usable(self) -> bool:

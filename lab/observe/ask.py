@@ -128,7 +128,7 @@ def _patient(put: _Put, deadline: Deadline) -> _Put:
     """
     factors: dict[str, float] = {}
 
-    def one(node: Target, question: str, seconds: float) -> Mapping[str, str]:
+    def put_longer(node: Target, question: str, seconds: float) -> Mapping[str, str]:
         factor = factors.get(node.name, 1.0)
         try:
             return put(node, question, max(seconds, min(seconds * factor, deadline.left)))
@@ -137,7 +137,7 @@ def _patient(put: _Put, deadline: Deadline) -> _Put:
                 factors[node.name] = min(factor * 2, _MOST_TIMES)
             raise
 
-    return one
+    return put_longer
 
 
 def _together(put: _Put) -> _Put:
@@ -149,7 +149,7 @@ def _together(put: _Put) -> _Put:
     asking: dict[tuple[str, str], _Answer] = {}
     guard = threading.Lock()
 
-    def one(node: Target, question: str, seconds: float) -> Mapping[str, str]:
+    def put_once(node: Target, question: str, seconds: float) -> Mapping[str, str]:
         key, ours, deadline = (node.name, question), _Answer(), Deadline.after(seconds)
         while True:
             with guard:
@@ -178,7 +178,7 @@ def _together(put: _Put) -> _Put:
                 del asking[key]
         return answer
 
-    return one
+    return put_once
 
 
 def _pairs(node: Target, rows: Rows) -> dict[str, str]:
@@ -322,19 +322,18 @@ def _check_agent(hypervisor: Hypervisor, node: Target, seconds: float) -> GuestC
 
 @dataclass(frozen=True)
 class Asked:
-    """The role that a node has now, and its requirements, each with the node's state if unmet.
-
-    ``role``: empty if it did not answer.
-    ``position``: what it has executed, which may be nothing; None if that is not known.
-    ``sources``: the nodes that it follows, by name; None if it was not asked for them.
-    ``lacking``: the nodes whose silence is why a requirement is not known.
-    """
+    """The role that a node has now, and its requirements."""
 
     role: str
+    """The role that it has; empty if it did not answer."""
     requirements: Sequence[tuple[Requirement, NodeState]]
+    """The requirements, each with the node's state if it is unmet."""
     position: str | None = None
+    """What it has executed, which may be nothing; None if that is not known."""
     sources: tuple[str, ...] | None = None
+    """The nodes that it follows, by name; None if it was not asked for them."""
     lacking: tuple[str, ...] = ()
+    """The nodes whose silence is why a requirement is not known."""
 
     @property
     def missing(self) -> tuple[Requirement, NodeState] | None:

@@ -37,19 +37,20 @@ Look = Callable[[], Observation]
 
 @dataclass
 class _Lab:
-    """What is known of a lab. Times are of the monotonic clock; ``what``: which lab of the name.
-
-    ``began``: its last round; ``seen``: the round whose observation is ``last``; ``since``:
-    when its readers began to read; ``wanted``: when the last one did; ``changed``: a command
-    worked on it then.
-    """
+    """What is known of a lab. Times are of the monotonic clock."""
 
     what: Hashable
+    """Which lab of the name this is."""
     began: float = float("-inf")
+    """When its last round began."""
     seen: float = float("-inf")
+    """When the round began whose observation is ``last``."""
     since: float = float("-inf")
+    """When its readers began to read."""
     wanted: float = float("-inf")
+    """When a reader last wanted it."""
     changed: float = float("-inf")
+    """When a command last worked on it."""
     running: bool = False
     last: Observation | None = None
 

@@ -42,34 +42,35 @@ _SERVING = ("ready", "degraded", "not-synced", "unknown")
 
 @dataclass(frozen=True)
 class Observed:
-    """A node at the time of the query: its state, and the requirements it was derived from.
-
-    ``role``: empty if it was not asked; ``position``, ``sources``: see ``Asked``; ``why``: see
-    ``Guest``. ``slow``: its server began to answer, and was not done in time. ``answered``: whether
-    it did, whatever its state is.
-    """
+    """A node at the time of the query: its state, and the requirements it was derived from."""
 
     state: NodeState
     requirements: tuple[Requirement, ...] = ()
     role: str = ""
+    """The role that it has; empty if it was not asked."""
     position: str | None = None
+    """See ``Asked``."""
     why: str = ""
+    """See ``Guest``."""
     slow: bool = False
+    """Whether its server began to answer, and was not done in time."""
     sources: tuple[str, ...] | None = None
+    """See ``Asked``."""
     answered: bool = False
+    """Whether its server answered, whatever its state is."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of a lab: ``at`` that time (epoch seconds), each of its ``nodes``, by name.
-
-    ``working``: a command was working on it.
-    """
+    """What was seen of a lab."""
 
     lab: str
     at: float
+    """When it was seen, in epoch seconds."""
     nodes: Mapping[str, Observed]
+    """Its nodes, by name."""
     working: bool = False
+    """Whether a command was working on it."""
 
     @property
     def slow(self) -> bool:
@@ -79,19 +80,19 @@ class Observation:
 
 @dataclass(frozen=True)
 class Subject:
-    """A lab that is looked at: its ``nodes``, which are asked by ``plan``, with ``account``.
-
-    ``why``: why they cannot be asked where ``plan`` or ``account`` is None. ``asked``: whether they
-    are; else the observation is of their guests alone. ``working``: see ``Observation``.
-    """
+    """A lab that is looked at."""
 
     lab: str
     nodes: Sequence[Target]
+    """Its nodes, which are asked by ``plan``, with ``account``."""
     plan: Blueprint | None
     account: Account | None
     why: str = ""
+    """Why they cannot be asked where ``plan`` or ``account`` is None."""
     asked: bool = True
+    """Whether the nodes are asked; else the observation is of their guests alone."""
     working: bool = False
+    """See ``Observation``."""
 
 
 Key = tuple[str, str]

@@ -51,14 +51,13 @@ READY: tuple[LabState, ...] = ("ready", "pooled")
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that must hold for a node to be ready, and whether it does.
-
-    ``name``: in a word or two; ``met`` None: it is not known, as nobody could be asked; ``found``:
-    what is there, or why it is not known.
-    """
+    """Something that must hold for a node to be ready, and whether it does."""
 
     node: str
     name: str
+    """The requirement in a word or two."""
     what: str
     met: bool | None
+    """Whether it is met; None if that is not known, as nobody could be asked."""
     found: str = ""
+    """What was found, or why it is not known."""

@@ -35,11 +35,14 @@ _DIGEST = 32
 
 @dataclass(frozen=True)
 class StreamHeader:
-    """``size`` of the volume and of its ``data`` in bytes; ``label`` of the snapshot."""
+    """What a stream says of its volume."""
 
     label: str
+    """The label of the snapshot."""
     size: int
+    """The size of the volume, in bytes."""
     data: int
+    """The size of its data, in bytes."""
 
 
 @dataclass(frozen=True)

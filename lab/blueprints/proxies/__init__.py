@@ -20,32 +20,33 @@ RO_PORT, CHECK_PORT = 3307, 9200
 
 @dataclass(frozen=True)
 class RoleQuery:
-    """A question of the checker: ``statement`` holds when its first row has ``text`` in it.
+    """A question of the checker: it holds when the first row of ``statement`` has ``text`` in it.
 
-    ``text``: values of columns that are next to each other, with spaces between; one of several,
-    with ``|`` between. Empty: the statement has no rows and only has to succeed. Statements are of
-    kinds that are not counted as use of a lab (``lab.lifecycle.service.activity``), so no SELECT.
+    Statements are of kinds that are not counted as use of a lab
+    (``lab.lifecycle.service.activity``), so no SELECT.
     """
 
     statement: str
     text: str = ""
+    """Values of columns that are next to each other, with spaces between; one of several, with
+    ``|`` between. Empty: the statement has no rows and only has to succeed."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Which servers of a blueprint get which statements.
-
-    ``writes``, ``reads``: what holds on a server that takes writes, and on one to read from.
-    ``alike``: all servers take writes, and the first of those that do is given them all.
-    ``variable``: of servers, by whose value it is seen where a statement arrived: ``read_only``, or
-    the name of the node where servers are alike. ``spread``: writes go to all that take them.
-    """
+    """Which servers of a blueprint get which statements."""
 
     writes: tuple[RoleQuery, ...]
+    """What holds on a server that takes writes."""
     reads: tuple[RoleQuery, ...]
+    """What holds on a server to read from."""
     variable: str = "read_only"
+    """The variable of servers by whose value it is seen where a statement arrived: ``read_only``,
+    or the name of the node where servers are alike."""
     alike: bool = False
+    """Whether all servers take writes, and the first of those that do is given them all."""
     spread: bool = False
+    """Whether writes go to all servers that take them."""
 
 
 class Proxy(Protocol):

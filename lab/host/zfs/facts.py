@@ -86,17 +86,18 @@ class Facts:
 
 @dataclass(frozen=True)
 class Needs:
-    """The requirements of labs; bytes.
-
-    ``dataset``: their parent, such as ``tank/lab``, empty if they are not on ZFS. ``guests``:
-    memory of the running ones, None if unknown. The floors stay free. ``profile``: the default one.
-    """
+    """The requirements of labs; bytes."""
 
     dataset: str
+    """Their parent dataset, such as ``tank/lab``; empty if they are not on ZFS."""
     guests: int | None
+    """Memory of the guests that run; None if it is not known."""
     memory_floor: int
+    """Memory that stays free."""
     space_floor: int
+    """Space that stays free."""
     profile: Profile
+    """The default profile."""
 
     def level(self, level: Level) -> Level:
         """``level`` if labs are on ZFS; if not, at most a note."""

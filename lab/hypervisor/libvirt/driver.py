@@ -309,7 +309,7 @@ class LibvirtHypervisor:
         # All are looked up first: if one is missing, none is changed.
         domains = [(guest, self._find(guest)) for guest in guests]
 
-        def one(found: tuple[GuestName, Any]) -> None:
+        def call(found: tuple[GuestName, Any]) -> None:
             guest, domain = found
             with translated(f"{doing} {guest}"):
                 if _state(domain.state()[0]) != unless:
@@ -317,7 +317,7 @@ class LibvirtHypervisor:
 
         # In parallel: a cluster evicts nodes that are paused for longer than the others.
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            list(pool.map(one, domains))
+            list(pool.map(call, domains))
 
     def _monitor(self, domain: Any) -> device_state.Monitor:
         def ask(command: Mapping[str, Any]) -> Mapping[str, Any]:

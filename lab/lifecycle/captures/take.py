@@ -85,11 +85,11 @@ def discard(ctx: Context, ref: CaptureRef, nodes: Sequence[Node], images: Images
     Raises Conflict if a disk of it has clones.
     """
 
-    def one(node: Node) -> None:
+    def drop(node: Node) -> None:
         for volume in volumes_of(node, images):
             ctx.storage.drop(VolumeSnapshot(volume, ref.label, 0))
 
-    each(one, nodes)
+    each(drop, nodes)
     remove_files(ctx, ref)
 
 

@@ -44,7 +44,7 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
         if record is not None and record.dataset
     }
 
-    def one(node: Node) -> None:
+    def read_data(node: Node) -> None:
         def run(*argv: str, stdin: str, timeout: float = _SECONDS) -> str:
             channel = ctx.hypervisor.channel(node.guest)
             said = channel.run(argv, stdin=stdin.encode(), timeout=timeout, halt=ctx.progress.halt)
@@ -61,4 +61,4 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
     wanted = [node for node in nodes if images[node.image].key in texts]
     if wanted:
         with ctx.progress.step("warm", "reading data into memory"):
-            each(one, wanted)
+            each(read_data, wanted)

@@ -64,18 +64,17 @@ RunAs = tuple[int, int] | None
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a lab in its record; empty for labs not created by the service.
-
-    ``heartbeat``: heartbeat timeout in seconds; None: no heartbeats are needed. ``pool``: the
-    warm pool that it is created for. ``idle``: seconds without use after which its lease ends.
-    """
+    """The origin of a lab in its record; empty for labs not created by the service."""
 
     project: str = ""
     job: str = ""
     protected: bool = False
     heartbeat: float | None = None
+    """Heartbeat timeout in seconds; None: no heartbeats are needed."""
     pool: str = ""
+    """The warm pool that it is created for."""
     idle: float | None = None
+    """Seconds without use after which its lease ends."""
 
 
 UNKNOWN = Origin()
@@ -84,17 +83,7 @@ UNKNOWN = Origin()
 
 @dataclass(frozen=True)
 class Context:
-    """The record, the seams, and the receiver of progress. Built by ``open_context``.
-
-    ``sql_all`` asks a server through a published port, ``sql_text`` runs what a user wrote there,
-    ``page`` asks what serves pages; ``build`` makes an image from a recipe.
-    ``kept``: makes connections to servers that are kept; None where a question needs none.
-    ``templates``: how many there may be that were made for the origin's project; None: no limit.
-    ``data`` is called with the bytes of SQL that were read, and raises LimitReached if a dataset
-    must not have so many; None: no limit. ``warm``: seconds for queries
-    that read a dataset's data into memory. ``unanswered``: why the hypervisor cannot be asked, in a
-    context that was opened for reading all the same.
-    """
+    """The record, the seams, and the receiver of progress. Built by ``open_context``."""
 
     settings: Settings
     store: Store
@@ -102,15 +91,25 @@ class Context:
     hypervisor: Hypervisor
     progress: Progress
     sql_all: SqlAll
+    """Asks a server through a published port."""
     build: Build
+    """Makes an image from a recipe."""
     origin: Origin = UNKNOWN
     templates: int | None = None
+    """How many templates there may be that were made for the origin's project; None: no limit."""
     data: Callable[[int], None] | None = None
+    """Called with the bytes of SQL that were read; raises LimitReached if a dataset must not have
+    so many. None: no limit."""
     warm: float = 900.0
+    """Seconds for queries that read a dataset's data into memory."""
     page: Page = _page
+    """Asks what serves pages."""
     kept: Callable[[], Kept] | None = None
+    """Makes connections to servers that are kept; None where a question needs none."""
     sql_text: SqlText = _ask_text
+    """Runs what a user wrote, through a published port."""
     unanswered: Unanswered | None = None
+    """Why the hypervisor cannot be asked, in a context that was opened for reading all the same."""
 
     def sql(
         self, account: Account, port: int, statement: str, *, timeout: float, whole: bool = False

@@ -40,16 +40,15 @@ UNBUILT = "could not be built"
 
 @dataclass(frozen=True)
 class Failure:
-    """How an engine failed: ``UNBUILT``, or "could not form a cluster".
-
-    ``step``: the innermost; ``content``: the key of the recipe's content at that time: a changed
-    recipe is retried.
-    """
+    """How an engine failed."""
 
     recipe: str
     content: str
+    """The key of the recipe's content at that time: a changed recipe is retried."""
     failed: str
+    """``UNBUILT``, or "could not form a cluster"."""
     step: str
+    """The innermost step, in which it failed."""
     what: str
     log: str
     at: float = 0.0

@@ -34,20 +34,19 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class Provenance:
-    """How a version was made: enough to make the next one.
-
-    ``source``: its text; ``files``: absolute paths of further SQL; ``keep``: how many versions are
-    kept, 0 for all.
-    """
+    """How a version was made: enough to make the next one."""
 
     source: str
+    """The source, as it was written."""
     blueprint: str
     files: tuple[str, ...] = ()
+    """Absolute paths of further SQL."""
     keep: int = 0
+    """How many versions are kept, 0 for all."""
     mask: str = ""
     """The file of masking rules, as it was."""
     selection: Selection = field(default_factory=Selection)
-    """Of a live server."""
+    """Of a live server's databases and tables."""
     loaded: int = 0
     """Bytes of SQL, and of a physical backup."""
     tables: tuple[TableFacts, ...] = field(default_factory=tuple)

@@ -22,24 +22,29 @@ _BYTES = ("memory", "disk")
 
 @dataclass(frozen=True)
 class Configuration:
-    """The configuration of a lab, or a requested one. ``memory`` and ``disk`` of a node, in bytes.
+    """The configuration of a lab, or a requested one.
 
-    ``nodes``: how many were requested; others that the blueprint plans, such as a proxy, follow
-    from that. In a request, an empty text or a ``disk`` of 0 matches anything. ``recipe``: of the
-    image; ``image``: its key; ``pool``: the warm pool that the lab is in. ``options``: as
-    ``Options.shown``, as JSON.
+    There an empty text or a ``disk`` of 0 matches anything.
     """
 
     blueprint: str
     nodes: int
+    """How many were requested; others that the blueprint plans, such as a proxy, follow from that.
+    """
     memory: int
+    """Of a node, in bytes."""
     cpus: int
     disk: int = 0
+    """Of a node, in bytes."""
     profile: str = ""
     recipe: str = ""
+    """The recipe of the image."""
     image: str = ""
+    """The image's key."""
     pool: str = ""
+    """The warm pool that the lab is in."""
     options: str = ""
+    """What ``Options.shown`` returns, as JSON."""
 
 
 def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:

@@ -41,10 +41,7 @@ _LOOK_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Formation:
-    """What is to be formed. ``memory_file`` gives a node's RAM file, None for ordinary RAM.
-
-    ``more``: further disks of each node, which are there already.
-    """
+    """What is to be formed."""
 
     owner: Owner
     images: Images
@@ -53,7 +50,9 @@ class Formation:
     nodes: tuple[Node, ...]
     segment: int
     memory_file: Callable[[Node], Path] | None = None
+    """Gives a node's RAM file, None for ordinary RAM."""
     more: tuple[Volume, ...] = ()
+    """Further disks of each node, which are there already."""
 
 
 def form(

@@ -21,23 +21,24 @@ _POLL = 0.02  # seconds; everything runs already
 
 @dataclass(frozen=True)
 class Started:
-    """Nodes of a lab that run as clones, not yet as this lab's.
-
-    ``account``: of the lab's user; ``prepared``: the identities that they are to get;
-    ``deadline``: when they must be ready. ``cluster``: all nodes that run then, if more than these.
-    ``end_sessions``: of clients, which the RAM of a lab in use has. ``identity``: what the
-    identities of servers follow from (see ``Blueprint.identify``), 0 for those of the capture.
-    """
+    """Nodes of a lab that run as clones, not yet as this lab's."""
 
     nodes: Sequence[Node]
     blueprint: Blueprint
     images: Images
     account: Account
+    """The account of the lab's user."""
     prepared: Prepared
+    """The identities that the nodes are to get."""
     deadline: Deadline
+    """When the nodes must be ready."""
     cluster: Sequence[Node] = ()
+    """All nodes that run then, if more than these."""
     end_sessions: bool = False
+    """Whether to end sessions of clients, which the RAM of a lab in use has."""
     identity: int = 0
+    """What the identities of servers follow from (see ``Blueprint.identify``), 0 for those of the
+    capture."""
 
 
 def personalise(ctx: Context, started: Started) -> int:

@@ -139,7 +139,7 @@ def personalise(
     login, own = prepared
     members = [member_of(node) for node in cluster or nodes]
 
-    def one(node: Node, halt: Callable[[], None]) -> int:
+    def personalise_node(node: Node, halt: Callable[[], None]) -> int:
         engine = images[node.image].engine
         statements: Sequence[str] = ()
         if node.has_server:
@@ -172,7 +172,7 @@ def personalise(
         older = partial(message, reseeds=False)
         return send_message(ctx, node, older, blueprint.transient, deadline, halt)
 
-    return sum(each_until(one, nodes, ctx.progress.halt))
+    return sum(each_until(personalise_node, nodes, ctx.progress.halt))
 
 
 def send_message(
@@ -223,7 +223,7 @@ def renew(
         return
     login, own = prepare(ctx, nodes[0].owner, nodes, cluster)
 
-    def one(node: Node, halt: Callable[[], None]) -> None:
+    def renew_node(node: Node, halt: Callable[[], None]) -> None:
         engine = images[node.image].engine
         ids = (engine.uid, engine.gid)
         if node.has_server:
@@ -245,7 +245,7 @@ def renew(
             )
         send_message(ctx, node, lambda: message, blueprint.transient, Deadline.after(timeout), halt)
 
-    each_until(one, nodes, ctx.progress.halt)
+    each_until(renew_node, nodes, ctx.progress.halt)
 
 
 def _names(node: Node, proxies: Sequence[str] = ()) -> list[str]:
@@ -265,11 +265,11 @@ def set_clocks(ctx: Context, nodes: Sequence[Node], *, timeout: float = _SECONDS
     ``timeout``: seconds that it may take.
     """
 
-    def one(node: Node, halt: Callable[[], None]) -> None:
+    def set_clock(node: Node, halt: Callable[[], None]) -> None:
         line = identity.item("clock", f"{time.time():.6f}").encode() + b"\n"
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each_until(one, nodes, ctx.progress.halt)
+    each_until(set_clock, nodes, ctx.progress.halt)
 
 
 def wrong_clocks(ctx: Context, nodes: Sequence[Node]) -> list[Node]:
@@ -307,8 +307,8 @@ def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
     ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
     """
 
-    def one(node: Node, halt: Callable[[], None]) -> None:
+    def rehearse_node(node: Node, halt: Callable[[], None]) -> None:
         line = identity.item("sql", "DO 1").encode() + b"\n"
         ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
 
-    each_until(one, [node for node in nodes if node.has_server], ctx.progress.halt)
+    each_until(rehearse_node, [node for node in nodes if node.has_server], ctx.progress.halt)

@@ -64,7 +64,7 @@ def first_missing(
     """
     over, size = threading.Event(), size_of(nodes)
 
-    def one(node: Node) -> tuple[bool, int, Requirement] | None:
+    def worst_unmet(node: Node) -> tuple[bool, int, Requirement] | None:
         missing: tuple[Requirement, NodeState] | None = None
         for number in attempts(deadline, first=pause, most=max(0.25, pause)):
             if over.is_set():
@@ -80,7 +80,7 @@ def first_missing(
                 return None
         return missing and (node.is_proxy, WORST.index(missing[1]), missing[0])
 
-    unmet = [found for found in each(one, nodes, over=over.set) if found is not None]
+    unmet = [found for found in each(worst_unmet, nodes, over=over.set) if found is not None]
     return min(unmet, key=lambda found: found[:2])[2] if unmet else None
 
 

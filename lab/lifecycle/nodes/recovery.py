@@ -26,15 +26,13 @@ _LOOK_EVERY = 0.4  # seconds, while nodes boot
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to look at how nodes stand, in seconds.
-
-    ``patience``: after this long without any change, what should happen by itself will not.
-    ``boot``: this long after all guests answer, a node that is not ready does not boot any more.
-    """
+    """How often to look at how nodes stand, in seconds."""
 
     interval: float = 10.0
     patience: float = 90.0
+    """After this long without any change, what should happen by itself will not."""
     boot: float = 30.0
+    """This long after all guests answer, a node that is not ready does not boot any more."""
 
 
 USUAL = Pace()

@@ -21,11 +21,13 @@ LAST_KNOWN: Known = "last known"
 
 @dataclass(frozen=True)
 class Standing:
-    """``roles`` of nodes by name, each with how it is known; ``links``; what to note (``seen``)."""
+    """How the nodes of a lab stand to each other."""
 
     roles: Mapping[str, tuple[str, Known]]
+    """The roles of nodes by name, each with how it is known."""
     links: tuple[Link, ...]
     seen: Mapping[str, Mapping[str, Any]]
+    """What to note of each node, by name."""
 
 
 def roles_of(found: LabWithNodes, observed: Observation | None) -> Standing:

@@ -21,19 +21,19 @@ from lab.storage.zfs.properties import DROPPED, HOME, tags_of
 
 @dataclass(frozen=True)
 class Stack:
-    """``parts`` from the base to the current dataset; ``snapshots`` of them, oldest first.
-
-    ``foreign``: snapshots of the parts that do not carry our tag; ``dropped``: removed ones that
-    are kept while clones need them. ``unused``: the lowest number above those of all datasets with
-    the volume's name.
-    """
+    """The datasets and snapshots of a volume."""
 
     volume: VolumeName
     parts: tuple[Dataset, ...]
+    """Its datasets, from the base to the current one."""
     snapshots: tuple[Dataset, ...]
+    """The snapshots of the parts, oldest first."""
     foreign: tuple[Dataset, ...]
+    """Snapshots of the parts that do not carry our tag."""
     dropped: tuple[Dataset, ...]
+    """Removed snapshots that are kept while clones need them."""
     unused: int
+    """The lowest number above those of all datasets with the volume's name."""
 
     @property
     def current(self) -> Dataset:
