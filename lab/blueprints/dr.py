@@ -340,13 +340,13 @@ def _until_ready(site: Cluster, deadline: Deadline) -> None:
     def until_accepts(member: Member) -> None:
         for _ in attempts(deadline):
             try:
-                said = site.run(
+                output = site.run(
                     member, [_SQL, _SERVER_SECONDS], stdin=f"{_READY}\n".encode(),
                     timeout=_CALL_SECONDS,
                 )  # fmt: skip
             except (NotReady, CommandFailed):
                 continue
-            if said.endswith("\tON\n"):
+            if output.endswith("\tON\n"):
                 return
         raise NotReady(f"{member.name} did not join the cluster in time")
 

@@ -40,8 +40,8 @@ def parse(value: object) -> tuple[ScheduledDataset, ...]:
 
 def _one(name: str, table: object) -> ScheduledDataset:
     place = f"[serve.datasets.{name}]"
-    said = parse_all(keys(ScheduledDataset), table, place)
-    found = complete(ScheduledDataset, said, place, name=name)
+    values = parse_all(keys(ScheduledDataset), table, place)
+    found = complete(ScheduledDataset, values, place, name=name)
     if found.refresh < _LEAST:
         raise InvalidSpec(f"{place}: refresh is shorter than a minute", hint="such as 24h")
     return found

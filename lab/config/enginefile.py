@@ -81,8 +81,8 @@ def families(file: Path = FILE) -> tuple[Family, ...]:
         try:
             for name, table in tables.items():
                 place = f"{file}: [{_WORD.parse(engine)}.{_WORD.parse(name)}]"
-                said = parse_all(known, table, place)
-                found.append(complete(Family, said, place, engine=engine, name=name))
+                values = parse_all(known, table, place)
+                found.append(complete(Family, values, place, engine=engine, name=name))
         except (WrongType, AttributeError):
             raise InvalidSpec(f"{place} is no table of an engine's servers") from None
     for family in found:
@@ -166,10 +166,10 @@ def recipe(text: str, wanted: Collection[str], blueprint: str) -> str:
         return text
     valid = known(wanted)
     if of_engine:
-        there = ", ".join(name for family in of_engine for name in _names(family))
+        known_names = ", ".join(name for family in of_engine for name in _names(family))
         raise InvalidSpec(
             f"there is no series {series[:40]!r} of {engine} for {blueprint}",
-            hint=f"there are: {there}; `lab engine ls` lists all",
+            hint=f"there are: {known_names}; `lab engine ls` lists all",
         )
     otherwise = f"engines: {', '.join(valid)}"
     raise InvalidSpec(
@@ -196,9 +196,9 @@ def image_recipe(text: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        there = ", ".join(dict.fromkeys(name for one in of_engine for name in _names(one)))
+        known_names = ", ".join(dict.fromkeys(name for one in of_engine for name in _names(one)))
         raise InvalidSpec(
-            f"there is no series {series[:40]!r} of {engine}", hint=f"there are: {there}"
+            f"there is no series {series[:40]!r} of {engine}", hint=f"there are: {known_names}"
         )
     raise InvalidSpec(f"{text} has {len(found)} recipes", hint=f"name one: {', '.join(found)}")
 

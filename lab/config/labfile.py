@@ -114,13 +114,13 @@ def merge(
     ``flag_values`` must hold only what was given explicitly. ``default_ttl`` in seconds.
     Raises InvalidSpec, also when nothing names a blueprint.
     """
-    said = {"ttl": default_ttl, **file_values, **flag_values}
-    if not said.get("blueprint"):
+    values = {"ttl": default_ttl, **file_values, **flag_values}
+    if not values.get("blueprint"):
         raise InvalidSpec(
             "no blueprint is named",
             hint=f'`lab up pxc`, or blueprint = "pxc" in {FILE_NAME}',
         )
-    return spec_of(said)
+    return spec_of(values)
 
 
 def spec_of(values: Mapping[str, Any]) -> LabSpec:

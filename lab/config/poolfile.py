@@ -74,18 +74,18 @@ def parse(value: object) -> tuple[WarmPool, ...]:
 def _pool(table: object) -> WarmPool:
     from lab.config import labfile
 
-    said = parse_all(all_keys(), table, "[[serve.pool]]")
-    if not said.get("blueprint"):
+    values = parse_all(all_keys(), table, "[[serve.pool]]")
+    if not values.get("blueprint"):
         raise InvalidSpec("a pool has no blueprint", hint="such as pxc")
     own = {
-        "name": said["blueprint"],
-        **{key: said.pop(key) for key in keys(WarmPool) if key in said},
+        "name": values["blueprint"],
+        **{key: values.pop(key) for key in keys(WarmPool) if key in values},
     }
     if not _NAME.fullmatch(own["name"]):
         raise InvalidSpec(
             f"{own['name']!r} is not a name for a pool", hint="small letters, digits and hyphens"
         )
-    return WarmPool(spec=labfile.spec_of(said), **own)
+    return WarmPool(spec=labfile.spec_of(values), **own)
 
 
 def with_files(pools: Sequence[WarmPool], config: Path) -> tuple[WarmPool, ...]:

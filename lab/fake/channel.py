@@ -51,12 +51,12 @@ class FakeChannel:
     ) -> bytes:
         """See GuestChannel."""
         halt()
-        said = self._run(argv, stdin)
+        output = self._run(argv, stdin)
         if argv[0] != "/usr/lib/lab/load" or argv[1] == "warm":  # others are in the background
             self._until_awake(argv[0], timeout, halt)
-        if most and len(said) > most:
+        if most and len(output) > most:
             raise TooLong(f"{argv[0]} in {self._guest} wrote more than {format_size(most)}")
-        return said
+        return output
 
     def _until_awake(self, program: str, timeout: float, halt: Callable[[], None]) -> None:
         for _ in attempts(Deadline.after(timeout), most=0.05):
@@ -79,7 +79,7 @@ class FakeChannel:
 
     def _program(self, argv: Sequence[str], stdin: bytes) -> str:
         """What a program of ours in the guest does, or of its system."""
-        said: list[str] = []
+        output: list[str] = []
         match argv[0]:
             case "/usr/bin/journalctl" | "journalctl":
                 return self._servers.log(self._guest)
@@ -90,8 +90,8 @@ class FakeChannel:
             case "/usr/lib/lab/rejoin" | "/usr/lib/lab/regroup" | "/usr/lib/lab/source":
                 return self._servers.recover(self._guest, argv, stdin)
             case "/usr/lib/lab/rest":
-                self._servers.alter(self._guest, lambda on: said.append(rest(on, argv[1:])))
-                return said[0]
+                self._servers.alter(self._guest, lambda on: output.append(rest(on, argv[1:])))
+                return output[0]
         if (change := _PROGRAMS.get(argv[0])) is None:
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         self._servers.alter(self._guest, lambda inside: change(inside, argv[1:]))

@@ -91,12 +91,12 @@ def regroup(
     """What the guest's program of that name does; raises CommandFailed."""
     inside = current(record, peers)
     if word == "state":
-        there = sum(bool(current(peer, peers).joined) for peer in peers) if inside.joined else 0
+        joined = sum(bool(current(peer, peers).joined) for peer in peers) if inside.joined else 0
         rows = {
             "server": "failed" if inside.apart else "active",
             "member": _state(inside, [current(peer, peers) for peer in peers]),
-            "members": str(there or 1),
-            "reachable": str(there),
+            "members": str(joined or 1),
+            "reachable": str(joined),
             "executed": f"{_UUID}:1-{len(_shared(inside))}" if _shared(inside) else "",
             "received": "",
         }
@@ -117,8 +117,8 @@ def regroup(
 def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str) -> Result:
     """The rows of the blueprint's question."""
     inside, elected = everyone[record.name], primaries(record, everyone)
-    there = [one for one in everyone.values() if one.joined] if inside.joined else []
-    view = f"view:{len(there)}" if there else ""
+    joined = [one for one in everyone.values() if one.joined] if inside.joined else []
+    view = f"view:{len(joined)}" if joined else ""
     ((other, shared),) = _SHARED.findall(statement)
     if not shared:
         shared = "shared" if bytes.fromhex(other).decode() == view else "another"
@@ -126,7 +126,7 @@ def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str
     rows = (
         ("state", _state(inside, list(everyone.values()))),
         ("role", role),
-        ("members ONLINE", str(len(there))),
+        ("members ONLINE", str(len(joined))),
         ("primaries", str(len(elected))),
         ("view", view),
         ("transactions in queue", "0"),
@@ -138,8 +138,8 @@ def _answer(record: Record, everyone: Mapping[GuestName, Inside], statement: str
 
 def primaries(record: Record, everyone: Mapping[GuestName, Inside]) -> list[GuestName]:
     """The members that take writes, as ``record`` sees them."""
-    there = {name: inside.joined for name, inside in everyone.items() if inside.joined}
-    first = sorted(there, key=lambda name: there[name])
+    joined = {name: inside.joined for name, inside in everyone.items() if inside.joined}
+    first = sorted(joined, key=lambda name: joined[name])
     if not everyone[record.name].joined:
         return []
     return first if multi_primary(record.disks) else first[:1]
@@ -163,10 +163,10 @@ def _refused(inside: Inside, there: Sequence[Inside]) -> bool:
 
 
 def _state(inside: Inside, everyone: Sequence[Inside]) -> str:
-    there = [one for one in everyone if one.joined]
+    joined = [one for one in everyone if one.joined]
     if inside.joined:
         return "ONLINE"
-    out = inside.left or not inside.login or not there or not _refused(inside, there)
+    out = inside.left or not inside.login or not joined or not _refused(inside, joined)
     return "OFFLINE" if out else "RECOVERING"
 
 

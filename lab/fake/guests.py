@@ -56,8 +56,8 @@ class Record:
         """
         if own:
             return host == self.own and self.service(port) in ("sql", "ro")
-        there = self.addresses.get(port) in (host, EVERYWHERE)
-        return there and self.service(self.ports.get(port, 0)) in ("sql", "ro")
+        published = self.addresses.get(port) in (host, EVERYWHERE)
+        return published and self.service(self.ports.get(port, 0)) in ("sql", "ro")
 
     def service(self, port: int) -> str:
         """What listens at the guest's own ``port``, empty for nothing."""
@@ -193,9 +193,9 @@ class Guests:
             raise _unfit(guest, f"a port leads to {astray[0]}, and its address is {own}")
         others = self.all()
         taken = {port for other in others for port in other.ports}
-        wanted = [forward.host_port for forward in guest.network.forwards]
-        for number, port in enumerate(wanted):
-            if port in taken or port in wanted[:number]:
+        ports = [forward.host_port for forward in guest.network.forwards]
+        for number, port in enumerate(ports):
+            if port in taken or port in ports[:number]:
                 raise PortTaken(
                     f"starting {guest.name}: the fake reports an error",
                     details=[f"could not set up host forwarding rule for port {port}"],

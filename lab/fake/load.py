@@ -77,8 +77,8 @@ def read(stdin: bytes, execute: Callable[[str], object]) -> None:
                 execute(one.text.decode())
             except CommandFailed as error:
                 line = stdin.count(b"\n", 0, one.offset) + 1
-                said = f"ERROR 1064 (42000) at line {line}: {error.stderr}\n"
-                raise CommandFailed(["load"], 1, stderr=said) from None
+                output = f"ERROR 1064 (42000) at line {line}: {error.stderr}\n"
+                raise CommandFailed(["load"], 1, stderr=output) from None
 
 
 def _first(size: int, data: Iterable[bytes]) -> Iterator[bytes]:

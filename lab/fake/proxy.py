@@ -49,10 +49,10 @@ def proxied(record: Record, peers: Sequence[Record]) -> str:
 
 def _lists(peers: Sequence[Record]) -> tuple[list[str], list[str]]:
     """The names of guests to write to and to read from, best first."""
-    there = [peer for peer in peers if not read_inside(peer.disks).apart]
-    takes = [str(peer.name) for peer in there if writes(peer, peers)]
-    alike = not any(alone(peer.disks) or grouped(peer.disks) for peer in there)
-    spread = any(multi_primary(peer.disks) for peer in there)
+    servers = [peer for peer in peers if not read_inside(peer.disks).apart]
+    takes = [str(peer.name) for peer in servers if writes(peer, peers)]
+    alike = not any(alone(peer.disks) or grouped(peer.disks) for peer in servers)
+    spread = any(multi_primary(peer.disks) for peer in servers)
     rw = takes if spread else takes[:1]
-    ro = takes[1:] if alike else [str(p.name) for p in there if str(p.name) not in takes]
+    ro = takes[1:] if alike else [str(p.name) for p in servers if str(p.name) not in takes]
     return rw, ro or rw

@@ -72,10 +72,10 @@ def _current(record: Record, peers: Mapping[str, Record], seen: frozenset[str]) 
         if address in peers and address not in seen:
             here = seen | {address}
             statements = list(inside.statements) if statements is None else statements
-            there = Counter(statements)
+            others_have = Counter(statements)
             for one in _shared(_current(peers[address], peers, here)):
-                there[one] -= 1
-                if there[one] < 0:
+                others_have[one] -= 1
+                if others_have[one] < 0:
                     statements.append(one)
     return inside if statements is None else replace(inside, statements=statements)
 
@@ -135,8 +135,8 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
 
 def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: str) -> Result:
     """The rows of the blueprint's question."""
-    there = {_address(peer): read_inside(peer.disks) for peer in peers}
-    own, followed = _address(record), _sources(record, inside, dict.fromkeys(there, record))
+    by_address = {_address(peer): read_inside(peer.disks) for peer in peers}
+    own, followed = _address(record), _sources(record, inside, dict.fromkeys(by_address, record))
     values: dict[str, Callable[[], str]] = {
         "/*M! @@GLOBAL.gtid_binlog_pos*/": lambda: _position(inside),
     }
@@ -148,13 +148,13 @@ def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: 
         elif name == "semi-sync status":
             value = "ON"
         elif name == "semi-sync clients":
-            value = str(sum(own in other.follows.split(",") for other in there.values()))
+            value = str(sum(own in other.follows.split(",") for other in by_address.values()))
         elif value in values:
             value = values[value]()
         elif waited := _WAIT.fullmatch(value):
             value = "yes" if _number(_position(inside)) >= _number(waited[1]) else "no"
         elif wanted := _LINKS.search(value):
-            connected = sum(one in there for one in followed)
+            connected = sum(one in by_address for one in followed)
             value = "running" if connected >= int(wanted[1]) else "stopped"
         elif "information_schema.PROCESSLIST" in value:
             value = "stopped" if inside.follows == ITSELF else "running"
@@ -181,7 +181,7 @@ def source(record: Record, peers: Sequence[Record], words: Sequence[str]) -> str
 
 
 def _state(record: Record, inside: Inside, peers: Sequence[Record]) -> str:
-    there = {_address(peer): read_inside(peer.disks) for peer in peers}
+    by_address = {_address(peer): read_inside(peer.disks) for peer in peers}
     epoch, _, node = inside.noted.partition(" ")
     sources = [one for one in inside.follows.split(",") if one not in ("", ITSELF)]
     rows = {"server": "failed" if inside.apart else "active"}
@@ -193,7 +193,7 @@ def _state(record: Record, inside: Inside, peers: Sequence[Record]) -> str:
             "position": _position(inside),
             "follows": ",".join(sources),
             "received": "",
-            "running": "yes" if sources and all(one in there for one in sources) else "no",
+            "running": "yes" if sources and all(one in by_address for one in sources) else "no",
         }
     return "".join(f"{name}\t{value}\n" for name, value in rows.items())
 

@@ -85,9 +85,9 @@ class FakeServers:
                 reached = proxy.server(self._running_with(reached), service)
             if reached is None:
                 raise NotReady(f"no SQL at port {port}", details=["Connection refused"])
-            there = self._caught_up(reached)
-            known = guest_side.fits(password, there.accounts.get(user, ""), plugin)
-            if not known or (user in there.tls_only and not tls):
+            inside = self._caught_up(reached)
+            known = guest_side.fits(password, inside.accounts.get(user, ""), plugin)
+            if not known or (user in inside.tls_only and not tls):
                 denied = f"Access denied for user '{user}'@'%'"
                 raise NotReady(f"no SQL at port {port}", details=[denied])
             record = self._guests.count(reached, guest_side.counter(statement))

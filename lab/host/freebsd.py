@@ -58,15 +58,15 @@ def memory(source: Source) -> tuple[int, int]:
     Free and inactive pages count as available, and what ZFS's cache holds above its least: it
     gives that back when it is asked for.
     """
-    said = source.said("sysctl", "-ei", *_MEMORY)
-    found = {} if isinstance(said, Unknown) else parse.numbers(parse.sysctls(said))
+    output = source.said("sysctl", "-ei", *_MEMORY)
+    found = {} if isinstance(output, Unknown) else parse.numbers(parse.sysctls(output))
     try:
         pages = found[f"{_PAGES}v_free_count"] + found[f"{_PAGES}v_inactive_count"]
         available, total = pages * found[f"{_PAGES}v_page_size"], found["hw.physmem"]
     except KeyError as missing:
         raise HostUnfit(
             f"the host's memory is not known: no sysctl {missing.args[0]}",
-            details=[str(said)] if isinstance(said, Unknown) else [],
+            details=[str(output)] if isinstance(output, Unknown) else [],
         ) from None
     cache = max(0, found.get(f"{_ARC}size", 0) - found.get(f"{_ARC}c_min", 0))
     return min(available + cache, total), total
@@ -113,8 +113,8 @@ def _module(source: Source) -> Finding:
 
 
 def _processor(source: Source) -> Iterator[Finding]:
-    said = source.said("sysctl", "-ei", "hw.model", *_INTEL, _AMD)
-    values = {} if isinstance(said, Unknown) else parse.sysctls(said)
+    output = source.said("sysctl", "-ei", "hw.model", *_INTEL, _AMD)
+    values = {} if isinstance(output, Unknown) else parse.sysctls(output)
     model = values.get("hw.model", "")
     if not model:
         yield Finding("processor", "warn", "its model is not known", "sysctl hw.model")
@@ -138,18 +138,18 @@ def _processor(source: Source) -> Iterator[Finding]:
 
 
 def _enabled(source: Source) -> Finding:
-    said = source.said("vm", "version")
-    if isinstance(said, Unknown):
-        return Finding("vm-bhyve", "fail", str(said), "pkg install vm-bhyve")
+    output = source.said("vm", "version")
+    if isinstance(output, Unknown):
+        return Finding("vm-bhyve", "fail", str(output), "pkg install vm-bhyve")
     enabled = source.said("sysrc", "-in", "vm_enable")
     if isinstance(enabled, Unknown) or enabled.strip().lower() not in ("yes", "true", "on", "1"):
         return Finding("vm-bhyve", "fail", "not enabled", "sysrc vm_enable=YES")
-    return Finding("vm-bhyve", "ok", said.strip().rpartition(" ")[2])
+    return Finding("vm-bhyve", "ok", output.strip().rpartition(" ")[2])
 
 
 def _datastore(source: Source) -> Finding:
-    said = source.said("sysrc", "-in", "vm_dir")
-    place = "" if isinstance(said, Unknown) else said.strip()
+    output = source.said("sysrc", "-in", "vm_dir")
+    place = "" if isinstance(output, Unknown) else output.strip()
     make = "zfs create zroot/vm && sysrc vm_dir=zfs:zroot/vm && vm init"
     if not place:
         return Finding("vm_dir", "fail", "not set", make)
@@ -172,8 +172,8 @@ def _firmware(source: Source) -> Finding:
 
 
 def _network(source: Source, *, published: bool) -> Iterator[Finding]:
-    said = source.said("sysctl", "-ei", _TAP, _FORWARDING, _FILTERED)
-    values = {} if isinstance(said, Unknown) else parse.sysctls(said)
+    output = source.said("sysctl", "-ei", _TAP, _FORWARDING, _FILTERED)
+    values = {} if isinstance(output, Unknown) else parse.sysctls(output)
     if values.get(_TAP) != "1":
         advice = f"vm init; for good: sysctl {_TAP}=1, and that line in /etc/sysctl.conf"
         yield Finding(_TAP, "warn", values.get(_TAP, "not known: no tap device yet"), advice)

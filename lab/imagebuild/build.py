@@ -261,9 +261,9 @@ def _explain(job: _Job, error: CommandFailed) -> HostUnfit | CommandFailed:
     lines = [line for line in tail.splitlines() if line.strip()][-10:]
     if full := bootstrap.full_disk(tail):
         return HostUnfit("the disk is full", hint=_space(job.out), details=full[-3:])
-    said = error.stderr or "\n".join(lines)
+    output = error.stderr or "\n".join(lines)
     return CommandFailed(
-        error.argv, error.status, stderr=said, hint=f"the whole build log is {job.log}"
+        error.argv, error.status, stderr=output, hint=f"the whole build log is {job.log}"
     )
 
 

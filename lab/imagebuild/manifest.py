@@ -124,11 +124,11 @@ def check(image: BuiltImage) -> dict[str, str]:
     for what, path in (("kernel", image.kernel), ("initrd", image.initrd)):
         if not path.is_file():
             raise InvalidSpec(f"{path} is not what was built")
-        wanted = image.digests.get(path.name)
-        if not wanted:
+        expected = image.digests.get(path.name)
+        if not expected:
             continue  # in images of early versions
         seals[what] = seal(path)  # before it is read: a later change makes it differ
-        if image.seals.get(what) != seals[what] and digest(path) != wanted:
+        if image.seals.get(what) != seals[what] and digest(path) != expected:
             raise InvalidSpec(f"{path} is not what was built")
     return seals
 

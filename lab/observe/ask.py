@@ -92,31 +92,31 @@ def through_port(
         if not node.has_sql:
             _check_agent(ways.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
-        there = account_at(account, node.guest_address)
+        at_node = account_at(account, node.guest_address)
         through = blueprint.through(node.role)
         if not through:
             # One with SELECT would be taken for use of the lab.
             announced = [] if question.startswith("SHOW ") else [LOOK]
             statements = [*announced, question]
             linked = [LINKS] if blueprint.follows(node.role) else []
-            said = server(there, node.sql_port, [*statements, *linked], timeout=seconds)
-            found = _pairs(node, said[len(announced)])
-            return found | ({_SOURCES: _sources(said[-1])} if linked else {})
+            answers = server(at_node, node.sql_port, [*statements, *linked], timeout=seconds)
+            found = _pairs(node, answers[len(announced)])
+            return found | ({_SOURCES: _sources(answers[-1])} if linked else {})
         found, end = {}, Deadline.after(seconds)
         for service, statement in through.items():
             port, left = node.ports[service], max(end.left, _SHORTEST)
             if statement:
-                pairs = _pairs(node, ways.sql_all(there, port, [statement], timeout=left)[0])
+                pairs = _pairs(node, ways.sql_all(at_node, port, [statement], timeout=left)[0])
             else:
                 host = node.guest_address or LOOPBACK
                 pairs = {"page": ways.page(host, port, timeout=left)}
             found |= {f"{service}.{name}": value for name, value in pairs.items()}
         return found
 
-    asked = _together(put)
+    ask = _together(put)
     if deadline is not None:
-        asked = _patient(asked, deadline)
-    return _sources_first(blueprint, nodes, asked, patience, down=down, once=once)
+        ask = _patient(ask, deadline)
+    return _sources_first(blueprint, nodes, ask, patience, down=down, once=once)
 
 
 def _patient(put: _Put, deadline: Deadline) -> _Put:
@@ -215,8 +215,8 @@ def through_agent(blueprint: Blueprint, hypervisor: Hypervisor, nodes: Sequence[
             argv, stdin = ["/usr/lib/lab/sql", str(_INSIDE)], question.encode() + b"\n"
         else:
             argv, stdin = ["/usr/lib/lab/proxied"], b""
-        said = channel.run(argv, stdin=stdin, timeout=seconds)
-        lines = said.decode(errors="replace")
+        output = channel.run(argv, stdin=stdin, timeout=seconds)
+        lines = output.decode(errors="replace")
         pairs = (line.split("\t", 1) for line in lines.splitlines() if "\t" in line)
         return {pair[0]: pair[1] for pair in pairs}
 

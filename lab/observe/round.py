@@ -161,19 +161,19 @@ def lab_state(
     ``working``: a command is working on it; ``pooled``: it is in a warm pool. See
     ``LAB_STATES`` for the meanings.
     """
-    there = set(nodes)
+    present = set(nodes)
     if recorded not in ("ready", "stopped"):
         return recorded
-    if "unknown" in there and there <= {"unknown", "ready"}:
+    if "unknown" in present and present <= {"unknown", "ready"}:
         return "unknown"
-    if there <= {"stopped"}:
+    if present <= {"stopped"}:
         return "stopped"
     if recorded == "stopped" and working:
         return "starting"
-    if there == {"ready"} and recorded == "ready":
+    if present == {"ready"} and recorded == "ready":
         return "pooled" if pooled else "ready"
     worst: tuple[LabState, ...] = ("not-primary", "unreachable")
-    lost = [state for state in worst if state in there] if there.isdisjoint(_SERVING) else []
+    lost = [state for state in worst if state in present] if present.isdisjoint(_SERVING) else []
     return lost[0] if lost else "degraded"
 
 
@@ -227,13 +227,13 @@ class _Question:
 
     def _one_answers(self, names: Sequence[str]) -> bool:
         """Wait until nodes have answered, or will not; whether one has."""
-        there = [self._others[name] for name in names if name in self._others]
-        for one in there:
+        answered = [self._others[name] for name in names if name in self._others]
+        for one in answered:
             one.over.wait(self._first.left + _GRACE)
             if one.slow:
                 self.waits = True
                 one.over.wait(self._last.left)
-        return any(one.answered for one in there)
+        return any(one.answered for one in answered)
 
     def _answer(self) -> Observed:
         try:

@@ -243,18 +243,18 @@ class Database:
             raise self._translated(error) from error
 
     def _translated(self, error: DBAPIError) -> LabError:
-        said = str(error.orig).strip()
-        busy = any(word in said for word in _BUSY)
-        if self._path is not None and ("is full" in said or (self._home.full and not busy)):
+        message = str(error.orig).strip()
+        busy = any(word in message for word in _BUSY)
+        if self._path is not None and ("is full" in message or (self._home.full and not busy)):
             return no_space(self._path)
         if not self._sqlite:
             if isinstance(error, OperationalError | ProgrammingError):
-                return HostUnfit(f"{self.where} cannot be used: {said.splitlines()[0]}")
-            return LabError(f"{self.where}: {said.splitlines()[0]}")
+                return HostUnfit(f"{self.where} cannot be used: {message.splitlines()[0]}")
+            return LabError(f"{self.where}: {message.splitlines()[0]}")
         for words, kind, what, hint in _SQLITE_ERRORS:
-            if any(word in said for word in words):
-                return kind(f"{self.where} {what}: {said}", hint=hint)
-        return LabError(f"{self.where} failed: {said}", hint="`--debug` shows where")
+            if any(word in message for word in words):
+                return kind(f"{self.where} {what}: {message}", hint=hint)
+        return LabError(f"{self.where} failed: {message}", hint="`--debug` shows where")
 
 
 _BUSY = ("is locked", "is busy")

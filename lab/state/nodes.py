@@ -37,8 +37,8 @@ class Nodes:
             missing = names - set(connection.execute(labs).scalars())
             if missing:
                 raise NotFound(f"there is no lab {min(missing)!r}")
-            there = select(_nodes.c.lab, _nodes.c.name).where(_nodes.c.lab.in_(names))
-            taken = {(lab, name) for lab, name in connection.execute(there)}
+            recorded = select(_nodes.c.lab, _nodes.c.name).where(_nodes.c.lab.in_(names))
+            taken = {(lab, name) for lab, name in connection.execute(recorded)}
             for record in new:
                 if (record.lab, record.name) in taken:
                     raise Conflict(f"lab {record.lab} has a node {record.name} already")
@@ -60,10 +60,10 @@ class Nodes:
     def get(self, lab: str, name: str) -> NodeRecord:
         """One node; raises NotFound."""
         with self._database.read():
-            there = {node.name: node for node in self.of(lab)}
-        if name not in there:
-            raise _unknown(lab, name, list(there))
-        return there[name]
+            recorded = {node.name: node for node in self.of(lab)}
+        if name not in recorded:
+            raise _unknown(lab, name, list(recorded))
+        return recorded[name]
 
     def update(self, lab: str, name: str, **fields: Any) -> None:
         """Set some of the record's fields; raises NotFound."""

@@ -36,15 +36,15 @@ class Resources:
     def intend_all(self, owner: Owner, things: Sequence[tuple[ResourceKind, str]]) -> list[int]:
         """``intend`` for several things in one transaction, all or none; ids in order."""
         with self._database.write() as connection:
-            there = _rows(connection, things)
+            recorded = _rows(connection, things)
             for thing in things:
-                row = there.get(thing)
+                row = recorded.get(thing)
                 if row is not None and row["owner"] != str(owner):
                     raise Conflict(
                         f"{thing[0]} {thing[1]} belongs to {row['owner']}",
                         hint="`lab gc` removes leftovers",
                     )
-            new = [thing for thing in dict.fromkeys(things) if thing not in there]
+            new = [thing for thing in dict.fromkeys(things) if thing not in recorded]
             _add(connection, owner, new, "intended")
             ids = {thing: int(row["id"]) for thing, row in _rows(connection, things).items()}
             return [ids[thing] for thing in things]

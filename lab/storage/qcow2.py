@@ -357,15 +357,15 @@ class Qcow2Storage:
 
         QEMU's user can write to the overlay, and we read the backing file of a snapshot.
         """
-        wanted = self._base(volume) if (self._directory.place(volume) / BASE).exists() else None
+        parent = self._base(volume) if (self._directory.place(volume) / BASE).exists() else None
         if record.origin:
             name, _, label = record.origin.partition("@")
-            wanted = self._frozen(VolumeName.parse(name), label)
+            parent = self._frozen(VolumeName.parse(name), label)
         try:
             found = read_header(copy).backing
         except InvalidSpec as error:
             raise Conflict(f"no snapshot of the disk of {volume} can be taken: {error}") from error
-        if found != wanted:
+        if found != parent:
             raise Conflict(
                 f"the backing file of the disk of {volume} was changed",
                 hint="if the home has several paths, use the one that it was created with",

@@ -122,14 +122,14 @@ def reserve(path: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
 
 def _in_memory(path: Path, mounts: Path) -> bool:
     device = path.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    number = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
         return False  # not Linux
     for line in lines:
         before, _, after = line.partition(" - ")
-        if before.split()[2] == wanted:
+        if before.split()[2] == number:
             return after.split()[0] == "tmpfs"
     return False
 

@@ -38,10 +38,10 @@ def findings(facts: Facts, needs: Needs) -> Iterator[Finding]:
     if isinstance(facts.pools, Unknown):
         yield Finding("zfs pools", "note", str(facts.pools))
         return
-    wanted = needs.dataset.partition("/")[0]
-    if wanted and not facts.pools:
-        advice = f"zpool import {wanted}, or zpool create {wanted} ..."
-        yield Finding("zfs pools", "fail", f"there is no pool {wanted}", advice)
+    pool_name = needs.dataset.partition("/")[0]
+    if pool_name and not facts.pools:
+        advice = f"zpool import {pool_name}, or zpool create {pool_name} ..."
+        yield Finding("zfs pools", "fail", f"there is no pool {pool_name}", advice)
     elif isinstance(facts.dataset, Unknown):
         advice = f"lab host init --pool {needs.dataset}"
         yield Finding("zfs dataset", "warn", str(facts.dataset), advice)

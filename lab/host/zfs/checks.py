@@ -139,8 +139,8 @@ def advised_arc(total: int, guests: int, floor: int) -> int:
     Bytes, a multiple of 64M, and more than the ARC's minimum, which is a 32nd of memory.
     """
     step, free = 64 * MIB, max(total - guests - floor, 0)
-    wanted = min(max(total // 8, GIB), free // 2)
-    return max(wanted // step, total // 32 // step + 1) * step
+    advised = min(max(total // 8, GIB), free // 2)
+    return max(advised // step, total // 32 // step + 1) * step
 
 
 @check(HOST, "zfs arc")
@@ -348,12 +348,12 @@ def features(view: View) -> Iterator[Row]:
     """Whether the pool has the compressions of the default profile (zpool-features(7))."""
     pool, kept, level = view.pool, view.needs.profile, view.needs.level("fail")
     kinds = {volume.compression.split("-")[0] for volume in (kept.os, kept.data, kept.log)}
-    wanted = [f"{kind}_compress" for kind in ("lz4", "zstd") if kind in kinds]
+    switches = [f"{kind}_compress" for kind in ("lz4", "zstd") if kind in kinds]
     have = known(pool.properties)
-    missing = [it for it in wanted if have.get(f"feature@{it}") not in ("enabled", "active")]
+    missing = [it for it in switches if have.get(f"feature@{it}") not in ("enabled", "active")]
     advice = "; ".join(f"zpool set feature@{name}=enabled {pool.name}" for name in missing)
     yield Row(bool(missing), level, f"{', '.join(missing)} not enabled", advice)
-    yield Row(True, "ok", ", ".join(wanted) or "none needed")
+    yield Row(True, "ok", ", ".join(switches) or "none needed")
 
 
 @check(POOL, "dedup", "clones share blocks without it; its table takes memory for each block")

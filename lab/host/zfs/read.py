@@ -31,11 +31,11 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
     ``dataset``: the labs' parent, whose pool is the only one that is read. Empty: all pools are.
     """
     # Not `zfs version`: that would load the module on FreeBSD.
-    said = source.said("zfs", "--version")
-    versions = formed(said, parse.versions)
+    output = source.said("zfs", "--version")
+    versions = formed(output, parse.versions)
     if not _has_module(system, source):  # other commands may load it too
         why = Unknown("the module is not loaded")
-        absent = isinstance(said, Unknown) and said.absent
+        absent = isinstance(output, Unknown) and output.absent
         return None if absent else Facts(system, False, versions, {}, why, why, None, why)
     pools = _pools(source, dataset.partition("/")[0])
     labs = _properties(source, dataset) if dataset else None
@@ -87,29 +87,29 @@ def _pools(source: Source, only: str) -> tuple[Pool, ...] | Unknown:
 
 
 def _pool(source: Source, name: str) -> Pool:
-    said = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
+    output = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
     status = source.said("zpool", "status", "-x", name)
     return Pool(
         name,
-        formed(said, parse.properties),
+        formed(output, parse.properties),
         _properties(source, name),
         status if isinstance(status, Unknown) else parse.status(status),
     )
 
 
 def _properties(source: Source, dataset: str) -> Mapping[str, str] | Unknown:
-    wanted = "available,volmode,dedup"
-    said = source.said("zfs", "get", "-Hp", "-o", "property,value", wanted, dataset)
-    return formed(said, parse.properties)
+    properties = "available,volmode,dedup"
+    output = source.said("zfs", "get", "-Hp", "-o", "property,value", properties, dataset)
+    return formed(output, parse.properties)
 
 
 def _lvm(source: Source) -> Lvm | Unknown | None:
-    said = source.said("lvmconfig", "--type", "full", "devices/global_filter", "devices/filter")
-    if isinstance(said, Unknown):
-        return None if said.absent else said
+    output = source.said("lvmconfig", "--type", "full", "devices/global_filter", "devices/filter")
+    if isinstance(output, Unknown):
+        return None if output.absent else output
     filters = [
         tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', line.partition("=")[2]))
-        for line in said.splitlines()
+        for line in output.splitlines()
         if line.split("=")[0].endswith("filter")
     ]
     # LVM before 2.03.12 has no such file, and reports an unknown setting.

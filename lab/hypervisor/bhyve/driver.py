@@ -246,13 +246,13 @@ def _check_files(guest: GuestSpec) -> None:
 
 def _check_disks(place: Place, guest: GuestSpec, rows: Mapping[str, Row]) -> None:
     """Raise HostUnfit if a disk is used by two guests and one writes to it: bhyve has no check."""
-    wanted = {str(disk.path): not disk.readonly for disk in guest.disks}
+    writable = {str(disk.path): not disk.readonly for disk in guest.disks}
     ours = place.all_kept()
     for name, row in rows.items():
         if row.state == "stopped" and GuestName(name) not in ours:
             continue  # one of ours may be starting
         for path, writes in place.disks(name).items():
-            if path in wanted and (writes or wanted[path]):
+            if path in writable and (writes or writable[path]):
                 raise _unfit(guest.name, f"{path} is a disk of {name}")
 
 

@@ -49,10 +49,10 @@ def check() -> None:
             f"pf's main ruleset does not lead to the anchor {ANCHOR}",
             ANCHOR_ADVICE,
         )
-    said = run(["sysctl", "-n", _FORWARDING], timeout=_SECONDS).stdout.strip()
-    if said != "1":
+    output = run(["sysctl", "-n", _FORWARDING], timeout=_SECONDS).stdout.strip()
+    if output != "1":
         raise _unfit(
-            f"{_FORWARDING} is {said or 'unknown'}: this host forwards no packets",
+            f"{_FORWARDING} is {output or 'unknown'}: this host forwards no packets",
             GATEWAY_ADVICE,
         )
 
@@ -115,10 +115,10 @@ def _rule(forward: Forward) -> str:
 def _loaded() -> Iterator[str]:
     """The guests that have rules; none if pf is not loaded, as it has no rules then."""
     try:
-        said = _pfctl("-a", ANCHOR, "-s", "Anchors")
+        output = _pfctl("-a", ANCHOR, "-s", "Anchors")
     except LabError:
         return
-    for line in said.splitlines():
+    for line in output.splitlines():
         parent, _, guest = line.strip().rpartition("/")
         if parent == ANCHOR and _GUEST.fullmatch(guest):
             yield guest
@@ -136,12 +136,12 @@ def _pfctl(*arguments: str, stdin: str = "") -> str:
 
 
 def _refused(doing: str, failed: CommandFailed) -> HostUnfit:
-    said = failed.stderr
-    if "/dev/pf: No such file" in said:
+    output = failed.stderr
+    if "/dev/pf: No such file" in output:
         return _unfit("pf is not loaded", PF_ADVICE)
-    if "/dev/pf: Permission denied" in said:
+    if "/dev/pf: Permission denied" in output:
         return _unfit("only root may change pf's rules", "run lab as root")
-    details = [line for line in said.splitlines() if line.strip()][-5:]
+    details = [line for line in output.splitlines() if line.strip()][-5:]
     return HostUnfit(
         f"{doing}: pf reports an error", hint="`lab doctor` checks pf", details=details
     )

@@ -41,9 +41,9 @@ def let_open(device: Path, user: int) -> None:
         if not stat.S_ISBLK(status.st_mode) or status.st_uid == user:
             return
         entries = _read(node, status.st_mode)
-        wanted = {**entries, (_USER, user): _READ_WRITE, (_MASK, _ANYBODY): _READ_WRITE}
-        if wanted != entries:
-            os.setxattr(node, _ATTRIBUTE, _encode(wanted))
+        allowed = {**entries, (_USER, user): _READ_WRITE, (_MASK, _ANYBODY): _READ_WRITE}
+        if allowed != entries:
+            os.setxattr(node, _ATTRIBUTE, _encode(allowed))
     except OSError as error:
         raise _refused(device, user, error) from error
     finally:

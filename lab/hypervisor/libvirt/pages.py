@@ -31,11 +31,11 @@ class Unreadable(Exception):
 
 def process_of(uuid: str, processes: Path = Path("/proc")) -> int:
     """The process whose command line has the domain's UUID; raises Unreadable."""
-    wanted = b"\0-uuid\0" + uuid.encode() + b"\0"
+    option = b"\0-uuid\0" + uuid.encode() + b"\0"
     for entry in processes.iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "cmdline").read_bytes():
+                if option in (entry / "cmdline").read_bytes():
                     return int(entry.name)
             except OSError:  # it has ended
                 continue

@@ -162,9 +162,9 @@ def check_cloud_image(path: Path) -> None:
 
 def _write_seed(path: Path, recipe: Recipe, layout: Layout, instance: str) -> None:
     job = f"RECIPE={recipe.name}\nLAYOUT={layout}\nMIRROR=\n"
-    wanted = "".join(f"{tool} {package}\n" for tool, package in tools(recipe).items())
+    packages = "".join(f"{tool} {package}\n" for tool, package in tools(recipe).items())
     script = (HERE / "builder.sh").read_bytes()
-    beside = {"lab.tar": build_program(), "job": job.encode(), "tools": wanted.encode()}
+    beside = {"lab.tar": build_program(), "job": job.encode(), "tools": packages.encode()}
     nocloud.write(path, script, beside, instance=instance)
 
 

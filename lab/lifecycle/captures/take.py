@@ -128,8 +128,8 @@ def _paused(
     with Undo() as paused:  # in which no interrupt keeps the nodes from running again
         paused.push(f"the pause of {ref.owner.name}", resume)
         memory.pause(running)
-        wanted = [node for node in nodes if node.name in origins]
-        saved = dict(zip(origins, each(save, wanted), strict=True))
+        captured = [node for node in nodes if node.name in origins]
+        saved = dict(zip(origins, each(save, captured), strict=True))
         snapshots = ctx.storage.snapshot(volumes, ref.label)
     pause = time.monotonic() - began
     # Their clocks were stopped.

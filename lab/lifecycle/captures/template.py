@@ -106,10 +106,10 @@ def _take(
 
     ``why`` is reported if an image or template must be made, or after a fallback.
     """
-    there = is_there(ctx, choice)
-    if not there and changed(ctx, order, choice, "image", choice.key):
+    exists = is_there(ctx, choice)
+    if not exists and changed(ctx, order, choice, "image", choice.key):
         return None
-    if why and (fell_back or not there):
+    if why and (fell_back or not exists):
         ctx.progress.note("engine", why)
     images = held.enter_context(using(ctx, order, choice))
     if cold:
@@ -119,7 +119,7 @@ def _take(
     if missing and changed(ctx, order, choice, "template", key):
         held.close()
         return None
-    if why and missing and there and not fell_back:
+    if why and missing and exists and not fell_back:
         ctx.progress.note("engine", why)
     return images, held.enter_context(_template_kept(ctx, key, order, images, timeout))
 

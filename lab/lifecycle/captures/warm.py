@@ -47,8 +47,10 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
     def read_data(node: Node) -> None:
         def run(*argv: str, stdin: str, timeout: float = _SECONDS) -> str:
             channel = ctx.hypervisor.channel(node.guest)
-            said = channel.run(argv, stdin=stdin.encode(), timeout=timeout, halt=ctx.progress.halt)
-            return said.decode(errors="replace")
+            output = channel.run(
+                argv, stdin=stdin.encode(), timeout=timeout, halt=ctx.progress.halt
+            )
+            return output.decode(errors="replace")
 
         if text := texts[images[node.image].key]:
             try:
@@ -58,7 +60,7 @@ def warm_up(ctx: Context, nodes: Sequence[Node], images: Images) -> None:
         else:
             run(_SQL, stdin=run(_SQL, stdin=f"{_SMALL}\n"))
 
-    wanted = [node for node in nodes if images[node.image].key in texts]
-    if wanted:
+    with_data = [node for node in nodes if images[node.image].key in texts]
+    if with_data:
         with ctx.progress.step("warm", "reading data into memory"):
-            each(read_data, wanted)
+            each(read_data, with_data)

@@ -294,14 +294,14 @@ def version_named(ctx: Context, text: str, *, removing: bool = False) -> ImageRe
     ``removing``: also one that goes with its last lab, if its number is given.
     """
     name, version = parse_dataset(text)
-    there = [
+    existing = [
         record
         for record in versions_of(ctx, name)
         if record.state == "ready" and (not record.removing or (removing and version))
     ]
-    found = [record for record in there if version in (0, record.version)]
+    found = [record for record in existing if version in (0, record.version)]
     if not found:
-        raise _no_version(ctx, name, version, there)
+        raise _no_version(ctx, name, version, existing)
     return found[-1]
 
 
@@ -323,8 +323,8 @@ def ready(ctx: Context, key: str) -> bool:
     if record is None or record.state != "ready":
         return False
     volume = VolumeName(Owner("image", key), BASE, "os")
-    there = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
-    return there and (ctx.home.image(key) / manifest.MANIFEST).exists()
+    stored = any(s.label == BASE for s in ctx.storage.snapshots(volume))  # of all, or of none
+    return stored and (ctx.home.image(key) / manifest.MANIFEST).exists()
 
 
 def there(ctx: Context, key: str) -> bool:

@@ -86,11 +86,11 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
     It may have been made from another version of its recipe, or on another host.
     """
     record = images.named(ctx, spec.image)
-    wanted = [required(plan, spec.engine)] if spec.engine else enginefile.recipes_of(plan.engines)
-    if record.recipe not in wanted:
+    recipes = [required(plan, spec.engine)] if spec.engine else enginefile.recipes_of(plan.engines)
+    if record.recipe not in recipes:
         raise InvalidSpec(
             f"{plan.name} cannot use the image {record.key}",
-            hint=f"one of these recipes: {', '.join(wanted)}",
+            hint=f"one of these recipes: {', '.join(recipes)}",
         )
     return ImageSpec(record.recipe, ctx.settings.layout, profile, record.key)
 

@@ -135,10 +135,10 @@ def reseal(ctx: Context, key: str, built: manifest.BuiltImage, seals: Mapping[st
         lock(ctx.home, "image", key, shared=True, wait=False),
         tempfile.TemporaryDirectory(dir=path.parent) as work,
     ):
-        there = manifest.read(path.parent)
-        if replace(there, seals={}) != replace(built, seals={}):
+        published = manifest.read(path.parent)
+        if replace(published, seals={}) != replace(built, seals={}):
             return  # it was made again
-        sealed = replace(there, seals={**there.seals, **seals})
+        sealed = replace(published, seals={**published.seals, **seals})
         draft = manifest.write(replace(sealed, kernel=Path(work) / built.kernel.name))
         shutil.copystat(path, draft)
         sync(draft)

@@ -55,23 +55,23 @@ def labs(ctx: Context) -> list[LabView]:
     """
     guests = known_guests(ctx)
     # Before the record is read: it is the first of a lab to come and the last to go.
-    there = tagged(ctx, guests)
+    owners = tagged(ctx, guests)
     recorded = ctx.store.labs_with_nodes()
     names = {found.lab.name for found in recorded}
     observed = observed_of(ctx, recorded, guests)
     for one in recorded:
         remember(ctx.store, one, observed[one.lab.name])
     views = [view_of(ctx.settings, one, observed[one.lab.name]) for one in recorded]
-    views += [unrecorded(name, guests) for name in there - names]
+    views += [unrecorded(name, guests) for name in owners - names]
     return sorted(views, key=lambda view: view.name)
 
 
 def lost(ctx: Context) -> dict[str, LabView]:
     """Labs that are not recorded: only guests, volumes or directories with our tags are left."""
     guests = known_guests(ctx)
-    there = tagged(ctx, guests)  # before the record is read
+    owners = tagged(ctx, guests)  # before the record is read
     names = {record.name for record in ctx.store.labs.all()}
-    return {name: unrecorded(name, guests) for name in sorted(there - names)}
+    return {name: unrecorded(name, guests) for name in sorted(owners - names)}
 
 
 def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
@@ -350,10 +350,10 @@ def _behind(node: str, observed: Observation | None, links: Sequence[Link]) -> i
 
 def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> Observation:
     """The states of nodes that were found ready just now, without a query."""
-    there = [node.name for node in found.nodes if GuestName(node.guest) in guests]
-    whole: NodeState = "ready" if len(there) == len(found.nodes) else "degraded"
+    present = [node.name for node in found.nodes if GuestName(node.guest) in guests]
+    whole: NodeState = "ready" if len(present) == len(found.nodes) else "degraded"
     nodes = {
-        node.name: Observed(whole, answered=True) if node.name in there else Observed("stopped")
+        node.name: Observed(whole, answered=True) if node.name in present else Observed("stopped")
         for node in found.nodes
     }
     return Observation(found.lab.name, time.time(), nodes)

@@ -133,11 +133,11 @@ class _Rescue:
             return
         waited = time.monotonic() - self.since >= self.pace.patience
         situation = Situation(standings, self.all_here, waited, self.given, self.password)
-        said = set[tuple[str, str]]()
+        reported = set[tuple[str, str]]()
         for remedy in self.blueprint.remedies(situation, self.engines):
             line = remedy.node, f"{remedy.why}{remedy.effect}"
-            self._give(remedy, silent=line in said)  # one reason may need several actions
-            said.add(line)
+            self._give(remedy, silent=line in reported)  # one reason may need several actions
+            reported.add(line)
 
     def _ask(self, node: Node) -> str:
         try:

@@ -32,8 +32,8 @@ class Standing:
 
 def roles_of(found: LabWithNodes, observed: Observation | None) -> Standing:
     """How the nodes of a lab stand; ``observed``: what was seen of it just now."""
-    there = observed.nodes if observed else {}
-    roles = _roles(found, there)
+    seen_now = observed.nodes if observed else {}
+    roles = _roles(found, seen_now)
     nodes = [replace(node, role=roles[node.name][0]) for node in found.nodes]
     links: list[Link] = []
     planned = links_of(found.lab, nodes)
@@ -41,16 +41,16 @@ def roles_of(found: LabWithNodes, observed: Observation | None) -> Standing:
     for node in found.nodes:
         if not follows(found.lab, node):
             continue
-        said = there[node.name].sources if node.name in there else None
+        sources = seen_now[node.name].sources if node.name in seen_now else None
         noted = node.seen.get("sources")
-        if said is not None:
-            links += [Link(one, node.name, kinds.get(node.name, "")) for one in said]
+        if sources is not None:
+            links += [Link(one, node.name, kinds.get(node.name, "")) for one in sources]
         elif noted is not None:
             kind = kinds.get(node.name, "")
             links += [Link(one, node.name, kind, LAST_KNOWN) for one in noted]
         else:
             links += [replace(one, known="planned") for one in planned if one.replica == node.name]
-    return Standing(roles, tuple(links), _to_note(found, there, roles))
+    return Standing(roles, tuple(links), _to_note(found, seen_now, roles))
 
 
 def remember(store: Store, found: LabWithNodes, observed: Observation) -> None:
@@ -83,14 +83,14 @@ def _roles(found: LabWithNodes, there: Mapping[str, Observed]) -> dict[str, tupl
     if not elects(found.lab):
         return {node.name: (node.role, "") for node in found.nodes}
     plan = found.lab.plan
-    said = {name: seen.role for name, seen in there.items() if seen.role}
-    writers = {name for name, role in said.items() if role in plan.writers}
+    elected = {name: seen.role for name, seen in there.items() if seen.role}
+    writers = {name for name, role in elected.items() if role in plan.writers}
     followed = {one for seen in there.values() for one in seen.sources or ()}
-    last = followed - set(said) if not writers and len(followed) == 1 else set()
+    last = followed - set(elected) if not writers and len(followed) == 1 else set()
 
     def role(node: NodeRecord) -> tuple[str, Known]:
-        if node.name in said:
-            return said[node.name], ""
+        if node.name in elected:
+            return elected[node.name], ""
         if not has_server(node.services):
             return node.role, ""  # a proxy stays one
         noted = str(node.seen.get("role", ""))

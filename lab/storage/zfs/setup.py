@@ -76,8 +76,8 @@ def _steps(dataset: str, found: Dataset | None) -> list[list[str]]:
     """The command that creates or changes the dataset as required; empty if it is so already."""
     if found is None:
         return [["create", *options(_WANTED), dataset]]
-    wanted = [f"{key}={_WANTED[key]}" for key in _WANTED if found.local.get(key) != _WANTED[key]]
-    return [["set", *wanted, dataset]] if wanted else []
+    changes = [f"{key}={_WANTED[key]}" for key in _WANTED if found.local.get(key) != _WANTED[key]]
+    return [["set", *changes, dataset]] if changes else []
 
 
 def _run(args: list[str], user: User, commands: Commands) -> bool:
