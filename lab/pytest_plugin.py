@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lab.cli.app import App
     from lab.config.labfile import LabValues
     from lab.errors import LabError
-    from lab.lifecycle.core.views import LabView
     from lab.spec import LabSpec
+    from lab.views.labs import LabView
 
 _LEASE = 3600.0
 """Seconds of a lab's lease by default: pytest may be killed before it removes the lab."""

@@ -23,7 +23,6 @@ from lab.config.settings import Settings
 from lab.errors import HostUnfit, LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lost, subject, unknown_guests, view_of
 from lab.lifecycle.nodes.standing import remember
 from lab.locks.named import held
@@ -34,6 +33,7 @@ from lab.observe.sql import Kept
 from lab.observe.ways import Ways
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.store import Store
+from lab.views.labs import LabView
 from lab.wait import Deadline
 
 T = TypeVar("T")

@@ -8,8 +8,9 @@ from pydantic import BaseModel, Field
 
 from lab.api.http.models import ENGINE, Asked, Cluster
 from lab.api.http.units import Time
-from lab.lifecycle.core import views
-from lab.lifecycle.core.views import ImageView, TemplateView
+from lab.views import catalog as views
+from lab.views import labs
+from lab.views.catalog import ImageView, TemplateView
 
 
 class ImageRequest(Asked):
@@ -99,7 +100,7 @@ class PlannedNode(BaseModel):
     disk: Annotated[int | None, Field(description="In bytes; null: the image's.")]
 
     @staticmethod
-    def of(view: views.PlannedNode) -> PlannedNode:
+    def of(view: labs.PlannedNode) -> PlannedNode:
         """``view`` as the API returns it."""
         return PlannedNode(**vars(view))
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from lab.api.http.models import ENGINE, NAME, WORD, Asked
 from lab.api.http.units import Time
-from lab.lifecycle.core import views
-from lab.lifecycle.core.views import DatasetView
+from lab.views import datasets as views
+from lab.views.datasets import DatasetView
 
 _Names = Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=200)]
 

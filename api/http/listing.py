@@ -13,8 +13,8 @@ from lab.api.core.core import Core
 from lab.api.core.observing import Seen
 from lab.api.http.auth import Caller
 from lab.api.http.models import Lab, State
-from lab.lifecycle.core.views import LabView
 from lab.state.records import LabWithNodes
+from lab.views.labs import LabView
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
 from lab.blueprints import Known
 from lab.lifecycle.core.environment import environment
-from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.service import token as tokens
 from lab.names import LAB_NAME_LIMIT
 from lab.observe.states import NodeState
@@ -17,6 +16,7 @@ from lab.spec import NODES_LIMIT
 from lab.state.records import EventRecord, LabRecord
 from lab.state.service import AuditRecord, JobKind, JobRecord, Scope, TokenRecord
 from lab.units import MIB
+from lab.views.labs import LabView, NodeView
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ State = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
     "creating", "failed", "removing", "unrecorded", "unknown",
 ]  # fmt: skip
-"""``LabState`` of lab.lifecycle.core.views, without the one that only the service sees."""
+"""``LabState`` of lab.observe.states, without the one that only the service sees."""
 
 
 class Asked(BaseModel):

@@ -24,8 +24,9 @@ from lab.api.core.problem import internal, problem
 from lab.api.http.tunnel import read, watch, write
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
-from lab.lifecycle.core.views import ExportView, ImportView, UploadView
 from lab.progress import Event, Listener
+from lab.views.archives import ExportView, ImportView
+from lab.views.datasets import UploadView
 
 _NORMAL = 1000
 

@@ -17,11 +17,11 @@ from lab.api.core.core import Core
 from lab.api.jobs.quota import room_for_uploads, uploaded
 from lab.api.jobs.stored import read_facts
 from lab.errors import LimitReached, NotFound
-from lab.lifecycle.core.views import UploadView
 from lab.paths import PRIVATE, make_directory, writing
 from lab.requests.datasets import CreateDataset
 from lab.state.service import TokenRecord
 from lab.units import format_duration, format_size
+from lab.views.datasets import UploadView
 
 KEPT = 3600.0
 """Seconds for which an upload that no job uses is kept."""

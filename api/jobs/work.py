@@ -17,7 +17,6 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
-from lab.lifecycle.core.views import DatasetView
 from lab.lifecycle.datasets import dataset as datasets
 from lab.lifecycle.host import gc
 from lab.lifecycle.images import image
@@ -52,6 +51,7 @@ from lab.state.records import LabRecord
 from lab.state.service import JobKind, JobRecord
 from lab.state.store import Store
 from lab.undo import Undo
+from lab.views.datasets import DatasetView
 from lab.wait import Deadline, until
 
 _PATIENCE = 5.0

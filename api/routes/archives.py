@@ -18,9 +18,9 @@ from lab.api.http.websockets import serve_websocket
 from lab.exchange.header import ByKey
 from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_archive import import_archive
-from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Listener
 from lab.requests.archives import Destination, ImportOptions
+from lab.views.archives import ExportView, ImportView
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 

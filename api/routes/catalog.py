@@ -29,12 +29,12 @@ from lab.errors import Conflict, NotFound
 from lab.imagebuild.in_guest.builder import SIZE as BUILDER
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import template
-from lab.lifecycle.core.views import ImageView, TemplateView
 from lab.lifecycle.host import catalog, engines
 from lab.names import Owner
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.spec import LabSpec
 from lab.state.service import JobRecord
+from lab.views.catalog import ImageView, TemplateView
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 

@@ -46,7 +46,6 @@ from lab.datasets.source import (
     check_upload,
 )
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
-from lab.lifecycle.core.views import UploadView
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.images.provenance import read_provenance
@@ -56,6 +55,7 @@ from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
 from lab.state.service import JobRecord
 from lab.units import format_size
+from lab.views.datasets import UploadView
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 

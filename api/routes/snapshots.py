@@ -21,13 +21,14 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
-from lab.lifecycle.core.views import SnapshotView, descent
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.state.service import JobRecord
+from lab.views.snapshots import SnapshotView
+from lab.views.tree import descent
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lab.api.http.models import Lab, Node
 from lab.blueprints import Link, gtid
-from lab.lifecycle.core.views import topology
+from lab.views.tree import topology
 
 WIDE, HIGH = 190, 62
 """Of a box, in the units of the picture."""

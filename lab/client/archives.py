@@ -19,8 +19,8 @@ from lab.client.tunnel import open_socket
 from lab.errors import HostUnfit
 from lab.exchange.frames import Sink
 from lab.exchange.header import ByKey
-from lab.lifecycle.core.views import ExportView, ImportView
 from lab.progress import Event, Listener, ignore
+from lab.views.archives import ExportView, ImportView
 
 T = TypeVar("T")
 

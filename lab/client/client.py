@@ -18,10 +18,12 @@ from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
 from lab.config.labfile import LabValues
 from lab.errors import NotFound, NotReady
-from lab.lifecycle.core.views import EngineView, GcReport, ImageView, Preview, TemplateView
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
 from lab.spec import Identity, LabSpec
+from lab.views.catalog import EngineView, ImageView, TemplateView
+from lab.views.host import GcReport
+from lab.views.labs import Preview
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:

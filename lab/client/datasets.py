@@ -19,9 +19,9 @@ from lab.client.models import read
 from lab.client.transport import Wire, path_of
 from lab.client.tunnel import open_socket
 from lab.errors import NotFound
-from lab.lifecycle.core.views import DatasetView, PersonalColumn, UploadView
 from lab.progress import Listener, ignore
 from lab.requests.datasets import CreateDataset
+from lab.views.datasets import DatasetView, PersonalColumn, UploadView
 
 _OF_SERVICE = ("upload", "lab_created_at")
 

@@ -14,7 +14,7 @@ import msgspec
 from lab.client.problem import error_of
 from lab.config.profile import PROFILES, risks
 from lab.errors import Interrupted, LabError, NotFound
-from lab.lifecycle.core.views import LabView, NodeView
+from lab.views.labs import LabView, NodeView
 
 T = TypeVar("T")
 

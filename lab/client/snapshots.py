@@ -10,8 +10,8 @@ from lab.client.jobs import Jobs
 from lab.client.models import Job, read
 from lab.client.transport import Wire, path_of
 from lab.errors import NotFound
-from lab.lifecycle.core.views import SnapshotView
 from lab.progress import Listener
+from lab.views.snapshots import SnapshotView
 
 
 class Snapshots:

@@ -16,6 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__main__", "cli", "api", "pytest_plugin"}),
     frozenset({"client"}),
     frozenset({"lifecycle"}),
+    frozenset({"views"}),
     frozenset({"observe"}),
     frozenset({"fake"}),
     frozenset(

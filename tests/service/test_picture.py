@@ -11,7 +11,7 @@ import pytest
 from lab.api.http.models import Lab
 from lab.api.web.picture import HIGH, WIDE, picture
 from lab.blueprints import Link
-from lab.lifecycle.core.views import LabView, NodeView
+from lab.views.labs import LabView, NodeView
 from tests.support.page_visit import visit
 from tests.support.serve_world import site
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lab.lifecycle.core.views import EngineView, ImageView, LabView, NodeView, Preview, TemplateView
 from lab.units import GIB, MIB
+from lab.views.catalog import EngineView, ImageView, TemplateView
+from lab.views.labs import LabView, NodeView, Preview
 
 
 def lab_view(name: str = "pxc", *, nodes: int = 3, **fields: Any) -> LabView:

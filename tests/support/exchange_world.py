@@ -22,7 +22,6 @@ from lab.lifecycle.archives import export as exporting
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import ImportView
 from lab.lifecycle.images import image
 from lab.names import Owner, VolumeName
 from lab.paths import Home
@@ -32,6 +31,7 @@ from lab.storage import Storage, VolumeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
 from lab.units import MIB
+from lab.views.archives import ImportView
 from tests.support.lifecycle_world import SPEC, Hook, World, ignore
 
 

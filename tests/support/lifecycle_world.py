@@ -27,7 +27,6 @@ from lab.hypervisor import Capabilities
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
@@ -40,6 +39,7 @@ from lab.progress import Event, Progress
 from lab.spec import LabSpec, NodeSize
 from lab.state.store import Store
 from lab.units import MIB
+from lab.views.labs import LabView, NodeView
 
 Hook = Callable[[str], None]
 Verb = Callable[[Context], object]

@@ -22,27 +22,17 @@ if TYPE_CHECKING:
     from lab.config.settings import Settings
     from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
-    from lab.lifecycle.core.views import (
-        DatasetView,
-        EngineView,
-        ExportView,
-        Finding,
-        GcReport,
-        HostView,
-        ImageView,
-        ImportView,
-        LabStatus,
-        LabView,
-        PersonalColumn,
-        Preview,
-        SnapshotView,
-        TemplateView,
-    )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
+    from lab.views.archives import ExportView, ImportView
+    from lab.views.catalog import EngineView, ImageView, TemplateView
+    from lab.views.datasets import DatasetView, PersonalColumn
+    from lab.views.host import Finding, GcReport, HostView
+    from lab.views.labs import LabStatus, LabView, Preview
+    from lab.views.snapshots import SnapshotView
 
 
 class LocalSession:

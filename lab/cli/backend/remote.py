@@ -23,25 +23,17 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import Session
     from lab.client.client import Action
     from lab.exchange.header import ByKey
-    from lab.lifecycle.core.views import (
-        DatasetView,
-        EngineView,
-        ExportView,
-        GcReport,
-        ImageView,
-        ImportView,
-        LabStatus,
-        LabView,
-        PersonalColumn,
-        Preview,
-        SnapshotView,
-        TemplateView,
-    )
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
+    from lab.views.archives import ExportView, ImportView
+    from lab.views.catalog import EngineView, ImageView, TemplateView
+    from lab.views.datasets import DatasetView, PersonalColumn
+    from lab.views.host import GcReport
+    from lab.views.labs import LabStatus, LabView, Preview
+    from lab.views.snapshots import SnapshotView
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LONGEST_EXEC = 600.0
@@ -120,7 +112,7 @@ class RemoteSession:
 
     def status(self, name: str) -> LabStatus:
         """See Session; a service reports those that are not met, with each node."""
-        from lab.lifecycle.core.views import LabStatus
+        from lab.views.labs import LabStatus
 
         return LabStatus(self.lab(name), ())
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lab.errors import Busy, Conflict, LabError
-from lab.lifecycle.core.views import FIRST_USE
 from lab.lifecycle.nodes import configuration
 from lab.progress import Event, Step
+from lab.views.labs import FIRST_USE
 from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.client import Client
-    from lab.lifecycle.core.views import LabView
     from lab.progress import Listener
     from lab.spec import LabSpec
+    from lab.views.labs import LabView
 
 _READY_SECONDS = 600.0
 _PAUSE = 0.5

@@ -16,24 +16,16 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.exchange.header import ByKey
-    from lab.lifecycle.core.views import (
-        DatasetView,
-        EngineView,
-        ExportView,
-        GcReport,
-        ImageView,
-        ImportView,
-        LabStatus,
-        LabView,
-        PersonalColumn,
-        Preview,
-        SnapshotView,
-        TemplateView,
-    )
     from lab.observe.ways import NodeResults, Rows
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.spec import Identity, LabSpec
+    from lab.views.archives import ExportView, ImportView
+    from lab.views.catalog import EngineView, ImageView, TemplateView
+    from lab.views.datasets import DatasetView, PersonalColumn
+    from lab.views.host import GcReport
+    from lab.views.labs import LabStatus, LabView, Preview
+    from lab.views.snapshots import SnapshotView
 
 
 @dataclass(frozen=True)

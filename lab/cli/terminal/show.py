@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lab.cli.terminal.table import cross, facts, table, tick
-from lab.lifecycle.core.views import FIRST_USE
 from lab.options import described
 from lab.units import format_duration, format_size
+from lab.views.labs import FIRST_USE
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabStatus, LabView, NodeView, Preview, Unmet
     from lab.observe.states import Requirement
+    from lab.views.labs import LabStatus, LabView, NodeView, Preview, Unmet
 
 _OLD = 5.0
 """Seconds after which the age of an observation is shown."""

@@ -8,15 +8,10 @@ from typing import TextIO
 from lab.blueprints import gtid
 from lab.cli.terminal.show import left
 from lab.cli.terminal.table import has_unicode
-from lab.lifecycle.core.views import (
-    LabView,
-    NodeView,
-    Place,
-    SnapshotView,
-    descent,
-    topology,
-)
 from lab.units import counted, format_size
+from lab.views.labs import LabView, NodeView
+from lab.views.snapshots import SnapshotView
+from lab.views.tree import Place, descent, topology
 
 _POSITION = 80
 """Characters of a node's position that a line has."""

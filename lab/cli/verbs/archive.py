@@ -20,7 +20,7 @@ from lab.requests.archives import Destination, ImportOptions
 if TYPE_CHECKING:
     from lab.cli.app import App
     from lab.exchange.header import ByKey
-    from lab.lifecycle.core.views import ExportView, ImportView
+    from lab.views.archives import ExportView, ImportView
 
 Where = Annotated[
     str, typer.Argument(metavar="FILE", show_default=False, help="A file, or - for stdout.")

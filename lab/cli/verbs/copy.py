@@ -24,7 +24,7 @@ from lab.names import check_lab_name, parse_node
 from lab.run import environment, require
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView, NodeView
+    from lab.views.labs import LabView, NodeView
 
 _DAY = 86400.0
 _IN_NODE = re.compile(r"(?P<lab>[a-z0-9-]+):(?:(?P<node>n?[0-9]+):)?(?P<path>/.*)", re.DOTALL)

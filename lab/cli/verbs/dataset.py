@@ -17,7 +17,7 @@ from lab.cli.terminal.table import facts, table
 from lab.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import DatasetView
+    from lab.views.datasets import DatasetView
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, help="A name, such as shop.")

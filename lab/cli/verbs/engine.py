@@ -14,7 +14,7 @@ from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import EngineView
+    from lab.views.catalog import EngineView
 
 
 @manual("lab engine ls", "lab engine ls -o name")

@@ -25,7 +25,7 @@ from lab.lifecycle.labs.conditions import why_no_writes
 from lab.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView, NodeView
+    from lab.views.labs import LabView, NodeView
 
 _LONGEST_NAME = 64
 _BARE = re.compile(r"[A-Za-z0-9_@%+=:,./?&-]*")

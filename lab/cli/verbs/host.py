@@ -16,7 +16,7 @@ from lab.errors import HostUnfit, InvalidSpec
 from lab.units import format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import Finding, HostView
+    from lab.views.host import Finding, HostView
 
 
 @manual("lab host init --pool tank/lab")

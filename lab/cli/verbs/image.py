@@ -15,7 +15,7 @@ from lab.cli.terminal.show import age, seconds_or_dash, size_or_dash
 from lab.cli.terminal.table import facts, table
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import ImageView
+    from lab.views.catalog import ImageView
 
 Which = Annotated[
     str,

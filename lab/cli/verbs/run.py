@@ -20,8 +20,8 @@ from lab.lifecycle.core.environment import environment
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.lifecycle.core.views import LabView
     from lab.spec import LabSpec
+    from lab.views.labs import LabView
 
 
 @manual(

@@ -18,7 +18,7 @@ from lab.cli.terminal.table import table
 from lab.units import counted, format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import SnapshotView
+    from lab.views.snapshots import SnapshotView
 
 Label = Annotated[
     str,

@@ -20,7 +20,7 @@ from lab.observe.states import READY
 from lab.wait import Deadline
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabStatus, LabView
+    from lab.views.labs import LabStatus, LabView
 
 
 WaitFor = Annotated[

@@ -16,7 +16,7 @@ from lab.cli.terminal.table import table
 from lab.options import described
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import TemplateView
+    from lab.views.catalog import TemplateView
 
 
 @manual("lab template build pxc --nodes 3", "lab template build galera --memory 1G")

@@ -21,7 +21,6 @@ from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.capture import Capture, disk_snapshots
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import ExportView
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
@@ -29,6 +28,7 @@ from lab.requests.archives import Destination
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.units import MIB
+from lab.views.archives import ExportView
 
 
 @dataclass(frozen=True)

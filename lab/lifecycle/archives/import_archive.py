@@ -15,11 +15,11 @@ from lab.lifecycle.archives import import_image, import_template
 from lab.lifecycle.archives.import_image import check_project
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import ImportView
 from lab.lifecycle.images import image as images
 from lab.names import check_dataset_name, dataset_key
 from lab.progress import Progress
 from lab.requests.archives import WHOLE, ImportOptions
+from lab.views.archives import ImportView
 
 
 def import_archive(

@@ -18,7 +18,6 @@ from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import from_use, parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import ExportView, ImportView, LabView
 from lab.lifecycle.images.order import resolve
 from lab.lifecycle.labs.reserve import new_record, reserved
 from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
@@ -29,6 +28,8 @@ from lab.locks.named import lock
 from lab.names import check_lab_name
 from lab.requests.archives import WHOLE, Destination, ImportOptions
 from lab.schedule import ORIGIN
+from lab.views.archives import ExportView, ImportView
+from lab.views.labs import LabView
 
 
 def export_snapshot(

@@ -32,7 +32,6 @@ from lab.lifecycle.captures.template_record import (
 from lab.lifecycle.captures.warm import warm_up
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import PlannedNode, TemplateView
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.image import ImageSpec, using_key
 from lab.lifecycle.images.order import (
@@ -56,6 +55,8 @@ from lab.names import Owner, template_ref
 from lab.options import shown
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
+from lab.views.catalog import TemplateView
+from lab.views.labs import PlannedNode
 
 RULES = 3
 """The version of how templates are captured: part of their keys."""

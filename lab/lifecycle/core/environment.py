@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lab.errors import NotFound
-from lab.lifecycle.core.views import SSL_MODE
+from lab.views.labs import SSL_MODE
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView, NodeView
+    from lab.views.labs import LabView, NodeView
 
 
 def environment(view: LabView, entry: NodeView | None = None, database: str = "") -> dict[str, str]:

@@ -22,7 +22,6 @@ from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import DatasetView, PersonalColumn
 from lab.lifecycle.datasets import of_lab
 from lab.lifecycle.datasets.load import (
     MASK,
@@ -46,6 +45,7 @@ from lab.requests.datasets import CreateDataset
 from lab.spec import NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
+from lab.views.datasets import DatasetView, PersonalColumn
 
 
 def create(

@@ -11,11 +11,11 @@ from dataclasses import replace
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.captures import template as captured
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import ImageView, TemplateView, Use
 from lab.lifecycle.images import image as built
 from lab.lifecycle.images.order import find, resolve
 from lab.names import Owner
 from lab.state.records import TemplateRecord
+from lab.views.catalog import ImageView, TemplateView, Use
 
 
 def images(ctx: Context) -> list[ImageView]:

@@ -21,7 +21,6 @@ from lab.imagebuild import isolate
 from lab.imagebuild.build import SPACE_NEEDED, TOOLS
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context, hypervisor_of, open_context
-from lab.lifecycle.core.views import Finding
 from lab.lifecycle.images import failures
 from lab.lifecycle.images.order import OUT_OF_REACH
 from lab.lifecycle.nodes.connection import warning
@@ -33,6 +32,7 @@ from lab.run import find
 from lab.state import open_store
 from lab.storage import Storage
 from lab.units import format_size
+from lab.views.host import Finding
 
 
 def doctor(settings: Settings) -> list[Finding]:

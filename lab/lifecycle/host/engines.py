@@ -12,9 +12,9 @@ from lab.imagebuild.build import tools
 from lab.imagebuild.reachable import reachable_recently
 from lab.imagebuild.recipe import Recipe, load
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Buildable, EngineView
 from lab.lifecycle.images import failures
 from lab.run import require
+from lab.views.catalog import Buildable, EngineView
 
 
 def engines(ctx: Context) -> list[EngineView]:

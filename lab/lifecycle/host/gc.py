@@ -26,7 +26,6 @@ from lab.lifecycle.core.release import (
     lost_logs,
     mark_removing,
 )
-from lab.lifecycle.core.views import GcReport
 from lab.lifecycle.host import catalog
 from lab.lifecycle.images import image
 from lab.lifecycle.snapshots import snapshot
@@ -35,6 +34,7 @@ from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, OwnerKind
 from lab.state.records import ImageRecord
 from lab.storage import clone_lock
+from lab.views.host import GcReport
 
 _UNRECORDED = "not recorded"
 _UNUSED = "unused, and no request would use it"

@@ -10,7 +10,6 @@ from lab.config.settings import Settings, config_files, remember
 from lab.errors import Conflict, InvalidSpec
 from lab.imagebuild.build import SPACE_NEEDED
 from lab.lifecycle.core.context import open_storage
-from lab.lifecycle.core.views import Finding, HostView
 from lab.names import check_dataset
 from lab.storage import Storage
 from lab.storage.zfs.allow import User
@@ -18,6 +17,7 @@ from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.driver import ZfsStorage
 from lab.storage.zfs.setup import delegation, owner, prepare, this_user, version
 from lab.units import format_size
+from lab.views.host import Finding, HostView
 
 
 def init(

@@ -29,7 +29,6 @@ from lab.imagebuild.recipe import GUEST, HERE, Recipe, load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import release
-from lab.lifecycle.core.views import ImageView
 from lab.lifecycle.images import failures, publish
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
@@ -40,6 +39,7 @@ from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
 from lab.suggest import did_you_mean
 from lab.undo import Undo
+from lab.views.catalog import ImageView
 
 _SETTLED = 2.0
 """Seconds after which two changes of a file have different times."""

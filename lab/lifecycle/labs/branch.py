@@ -11,7 +11,6 @@ from lab import host
 from lab.errors import InvalidSpec
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.labs.reserve import branch_record, reserved
 from lab.lifecycle.labs.rollback import sound
@@ -24,6 +23,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import LAB_NAME_LIMIT, Owner, branch_names
 from lab.spec import Identity
 from lab.state.records import LabRecord
+from lab.views.labs import LabView
 
 MOST = 50
 """Branches that one command makes, at most."""

@@ -9,11 +9,11 @@ from typing import Literal
 
 from lab.blueprints import Blueprint, proxy, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotFound, NotReady
-from lab.lifecycle.core.views import LabView, NodeView
 from lab.names import parse_node
 from lab.observe.ways import Rows
 from lab.options import NONE, of
 from lab.suggest import did_you_mean
+from lab.views.labs import LabView, NodeView
 from lab.wait import Deadline, attempts
 
 Kind = Literal["ready", "online", "synced", "caught-up", "primary", "sql"]

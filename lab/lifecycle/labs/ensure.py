@@ -9,7 +9,6 @@ from dataclasses import replace
 from lab import options
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.image import named
 from lab.lifecycle.images.order import resolve, with_image
 from lab.lifecycle.labs.reserve import new_record, reserved, traces
@@ -19,6 +18,7 @@ from lab.lifecycle.nodes import configuration, inspect
 from lab.locks.named import held, lock
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
+from lab.views.labs import LabView
 from lab.wait import Deadline
 
 _MADE = ("ready", "stopped", "failed")

@@ -6,9 +6,9 @@ import time
 
 from lab.errors import Conflict
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.inspect import lab, record_of
 from lab.state.records import LabRecord
+from lab.views.labs import LabView
 
 
 def extend(ctx: Context, name: str, ttl: float | None) -> LabView:

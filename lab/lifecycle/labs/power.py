@@ -14,7 +14,6 @@ from lab.lifecycle.captures.freeze import write_out
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import guest_of, seed_of
@@ -30,6 +29,7 @@ from lab.locks.named import lock
 from lab.observe.ask import through_agent, through_port
 from lab.observe.target import size_of
 from lab.state.records import LabRecord
+from lab.views.labs import LabView
 from lab.wait import Deadline
 
 STOPPED: Mapping[str, Any] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from lab.errors import Conflict
 from lab.lifecycle.captures import template, template_record
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import PlannedNode, Preview
 from lab.lifecycle.images.order import Order, choose, find, is_there, resolve
 from lab.lifecycle.nodes.preflight import preflight
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
+from lab.views.labs import PlannedNode, Preview
 
 
 def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:

@@ -6,7 +6,6 @@ from lab.blueprints import Promotion
 from lab.errors import InvalidSpec, NotReady
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import (
     check_usable,
@@ -21,6 +20,7 @@ from lab.lifecycle.nodes.nodes import GuestCluster, engines_of
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.locks.named import lock
 from lab.observe.ask import through_port
+from lab.views.labs import LabView
 from lab.wait import Deadline
 
 _LOOK_EVERY = 0.1  # seconds

@@ -17,7 +17,6 @@ from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs import power
 from lab.lifecycle.nodes.connection import account_of
@@ -43,6 +42,7 @@ from lab.names import Owner
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
 from lab.undo import Undo
+from lab.views.labs import LabView
 from lab.wait import Deadline
 
 

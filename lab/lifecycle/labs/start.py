@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.nodes.inspect import node_of, nodes_of
 from lab.lifecycle.nodes.recovery import USUAL, Pace
+from lab.views.labs import LabView
 
 
 def start(ctx: Context, name: str, *, timeout: float, pace: Pace = USUAL) -> LabView:

@@ -14,7 +14,6 @@ from lab.lifecycle.captures.capture import Capture, unformed
 from lab.lifecycle.captures.clone import clone, unrestored
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import forget, release
-from lab.lifecycle.core.views import FIRST_USE, LabView
 from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs.reserve import new_record, reserved
@@ -31,6 +30,7 @@ from lab.observe.account import Account
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.undo import Undo
+from lab.views.labs import FIRST_USE, LabView
 from lab.wait import Deadline
 
 Refuse = Callable[[Context, str, str], None]

@@ -6,13 +6,13 @@ from contextlib import suppress
 
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
 from lab.lifecycle.nodes.personalise import correct_clocks, wrong_clocks
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.locks.named import held, lock
 from lab.observe.ask import through_port
+from lab.views.labs import LabView
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.1  # seconds

@@ -14,8 +14,8 @@ from lab.spec import LabSpec
 from lab.units import format_size
 
 if TYPE_CHECKING:
-    from lab.lifecycle.core.views import LabView
     from lab.state.records import LabRecord
+    from lab.views.labs import LabView
 
 _BYTES = ("memory", "disk")
 

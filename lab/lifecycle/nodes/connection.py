@@ -8,11 +8,11 @@ from lab.blueprints import Endpoint, Link, Member
 from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.lifecycle.core.views import SSL_MODE
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.observe.account import Account
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
+from lab.views.labs import SSL_MODE
 
 
 def beyond(record: LabRecord) -> bool:

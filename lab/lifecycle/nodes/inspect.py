@@ -15,7 +15,6 @@ from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import FIRST_USE, LabStatus, LabView, NodeView, Unmet
 from lab.lifecycle.images.image import find as find_image
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import (
@@ -36,6 +35,7 @@ from lab.observe.round import Observation, Observed, Subject, lab_state, observe
 from lab.observe.states import NodeState
 from lab.progress import Step
 from lab.state.records import LabRecord, LabWithNodes, NodeRecord
+from lab.views.labs import FIRST_USE, LabStatus, LabView, NodeView, Unmet
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.nodes import Node

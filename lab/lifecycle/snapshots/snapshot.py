@@ -23,7 +23,6 @@ from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.core.views import SnapshotView
 from lab.lifecycle.nodes.inspect import check_usable, images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
@@ -35,6 +34,7 @@ from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.suggest import did_you_mean
 from lab.undo import Undo
+from lab.views.snapshots import SnapshotView
 
 KEPT = 3600.0
 """Seconds for which a snapshot that was taken for branches stays once it has none."""

@@ -26,22 +26,6 @@ from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
 from lab.exchange.header import ByKey
 from lab.lifecycle.core.context import open_recorded
-from lab.lifecycle.core.views import (
-    DatasetView,
-    EngineView,
-    ExportView,
-    Finding,
-    GcReport,
-    HostView,
-    ImageView,
-    ImportView,
-    LabStatus,
-    LabView,
-    PersonalColumn,
-    Preview,
-    SnapshotView,
-    TemplateView,
-)
 from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
@@ -50,6 +34,12 @@ from lab.requests.archives import Destination, ImportOptions
 from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.undo import Undo
+from lab.views.archives import ExportView, ImportView
+from lab.views.catalog import EngineView, ImageView, TemplateView
+from lab.views.datasets import DatasetView, PersonalColumn
+from lab.views.host import Finding, GcReport, HostView
+from lab.views.labs import LabStatus, LabView, Preview
+from lab.views.snapshots import SnapshotView
 from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
 
 HERE = Path(__file__)

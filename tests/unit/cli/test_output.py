@@ -22,9 +22,11 @@ from lab.cli.terminal.tree import topology_text, tree_text
 from lab.cli.verbs.dataset import shown
 from lab.errors import StatementRefused
 from lab.guest.authority import make
-from lab.lifecycle.core.views import Finding, GcReport, HostView, LabView, Link, SnapshotView
 from lab.observe.ways import NodeResults, Rows
 from lab.progress import Step
+from lab.views.host import Finding, GcReport, HostView
+from lab.views.labs import LabView, Link
+from lab.views.snapshots import SnapshotView
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle, dataset_view
 

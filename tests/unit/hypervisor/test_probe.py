@@ -26,8 +26,8 @@ from lab.hypervisor.libvirt.probe import (
     tsc_khz,
 )
 from lab.hypervisor.libvirt.session import Login, outside_of_group
-from lab.lifecycle.core.views import Finding
 from lab.lifecycle.host.doctor import of_hypervisor
+from lab.views.host import Finding
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme vmx sse2\n"
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\nflags\t\t: fpu svm sse2\n"

@@ -22,7 +22,6 @@ from lab.hypervisor import Capabilities
 from lab.lifecycle.archives.snapshot_archive import export_snapshot, import_snapshot
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.host.catalog import templates
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
@@ -40,6 +39,7 @@ from lab.progress import Event, Progress
 from lab.requests.archives import Destination, ImportOptions
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.units import MIB
+from lab.views.labs import LabView
 from tests.support import mixed
 from tests.support.exchange_world import Side, as_it_was, import_options, read, rewritten
 from tests.support.lifecycle_world import Hook, at, ignore, named, nothing, raising

@@ -10,11 +10,11 @@ import pytest
 from lab.config import settings
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, Conflict, HostUnfit, InvalidSpec
-from lab.lifecycle.core.views import HostView
 from lab.lifecycle.host.host_init import init
 from lab.run import Completed
 from lab.storage.zfs.allow import PERMISSIONS, User
 from lab.storage.zfs.commands import Commands
+from lab.views.host import HostView
 
 ROOT = User("root", ())
 ALICE = User("alice", ("alice", "disk"))

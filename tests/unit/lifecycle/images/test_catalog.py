@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import Use
 from lab.lifecycle.host import catalog
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.nodes.inspect import lab
+from lab.views.catalog import Use
 from tests.support.lifecycle_world import World, make_lab, make_template
 
 

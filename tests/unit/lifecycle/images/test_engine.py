@@ -12,12 +12,12 @@ import pytest
 from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.images import image
 from lab.lifecycle.images.order import choose, resolve
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.spec import LabSpec
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import SIZE, World
 
 PERCONA = "percona-xtradb-cluster"

@@ -12,7 +12,6 @@ from lab.config import enginefile
 from lab.errors import InvalidSpec, NotFound, RecipeFailed
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import EngineView
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.host.engines import engines
 from lab.lifecycle.images import failures, image
@@ -21,6 +20,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import record_of
 from lab.spec import LabSpec
+from lab.views.catalog import EngineView
 from tests.support.lifecycle_world import SIZE, World
 
 

@@ -15,7 +15,6 @@ from lab.errors import HostUnfit
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle.core.context import Context, open_context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.labs import node_access, power, rollback
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
@@ -25,6 +24,7 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.service.activity import activity
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
 SELF = Capabilities("fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False)

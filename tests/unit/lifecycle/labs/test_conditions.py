@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lab.errors import CommandFailed, InvalidSpec, NotFound, NotReady
-from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.labs.conditions import parse, unmet, until
 from lab.observe.ways import Rows
+from lab.views.labs import LabView, NodeView
 
 
 def node(name: str, state: str = "ready") -> NodeView:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from lab.errors import Conflict
-from lab.lifecycle.core.views import LabView, NodeView
 from lab.lifecycle.nodes.configuration import asked, check, differs, of_record, of_view
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
+from lab.views.labs import LabView, NodeView
 
 IMAGE = "percona-xtradb-cluster-0123456789abcdef"
 RECORD = LabRecord(

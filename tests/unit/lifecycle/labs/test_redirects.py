@@ -16,7 +16,6 @@ from lab.errors import HostUnfit
 from lab.guest.network import own_address
 from lab.hypervisor import Capabilities
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs import node_access, power, rollback
 from lab.lifecycle.labs.down import down
@@ -27,6 +26,7 @@ from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.names import Owner
 from lab.state.store import Store
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
 LEADS = Capabilities(

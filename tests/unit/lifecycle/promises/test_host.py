@@ -10,7 +10,6 @@ import pytest
 from lab.errors import Conflict, HostUnfit, NotFound
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs import node_access, power
 from lab.lifecycle.labs.down import down
@@ -26,6 +25,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.spec import NodeSize
 from lab.units import GIB
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
 

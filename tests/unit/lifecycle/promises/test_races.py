@@ -12,7 +12,6 @@ import pytest
 from lab.errors import Busy, Conflict, LabError, NotFound
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs import power
@@ -23,6 +22,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.locks.named import lock
 from lab.state.records import LabRecord
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import (
     SPEC,
     World,

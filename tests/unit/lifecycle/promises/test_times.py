@@ -11,12 +11,12 @@ from lab.fake import images
 from lab.hypervisor import Capabilities
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.locks.named import lock
+from lab.views.labs import LabView
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, make_image, named
 

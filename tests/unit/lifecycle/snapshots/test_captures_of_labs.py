@@ -23,7 +23,6 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import memory_of
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.branch import branch
@@ -35,6 +34,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner
+from lab.views.labs import LabView
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import SIZE, World, at, named, unobserved
 

@@ -13,7 +13,6 @@ import pytest
 
 from lab.errors import NotReady
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabStatus, LabView
 from lab.lifecycle.labs.conditions import parse, unmet, why_no_writes
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
@@ -21,6 +20,7 @@ from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.options import Options
 from lab.spec import LabSpec
+from lab.views.labs import LabStatus, LabView
 from tests.support.lifecycle_world import SIZE, World
 
 LIMIT = 1.5

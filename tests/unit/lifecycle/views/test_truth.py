@@ -13,7 +13,6 @@ from lab.errors import CommandFailed, Conflict, NotReady
 from lab.fake.hypervisor import FakeHypervisor
 from lab.guest.network import inner_address
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.views import LabView
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.conditions import parse, unmet, why_no_writes
 from lab.lifecycle.labs.promote import promote
@@ -26,6 +25,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
 from lab.options import Options
 from lab.spec import LabSpec
+from lab.views.labs import LabView
 from tests.support.lifecycle_world import SIZE, World
 
 STAR = LabSpec("replication", name="shop", size=SIZE)
