@@ -13,8 +13,9 @@ from fastapi.responses import JSONResponse, Response
 from lab.api.core.admission import need_of, need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Admin, Caller, Reader
-from lab.api.http.catalog import Engine, Image, ImageRequest, Template, TemplateRequest
+from lab.api.http.catalog import ImageRequest, TemplateRequest
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
@@ -34,27 +35,27 @@ from lab.names import Owner
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.spec import LabSpec
 from lab.state.service import JobRecord
-from lab.views.catalog import ImageView, TemplateView
+from lab.views.catalog import EngineView, ImageView, TemplateView
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 Which = Annotated[str, Path(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 
 
-@router.get("/engines", operation_id="listEngines")
-def list_engines(core: CoreOf, caller: Reader) -> list[Engine]:
+@router.get("/engines", operation_id="listEngines", response_model=many(EngineView))
+def list_engines(core: CoreOf, caller: Reader) -> list[Answer]:
     """All engines, each with its series: what labs can run on, and what is built."""
     with core.contexts.use() as ctx:
-        return [Engine.of(view, with_why=caller.project is None) for view in engines.engines(ctx)]
+        return [_answer(view, caller) for view in engines.engines(ctx)]
 
 
-@router.get("/images", operation_id="listImages")
-def images(core: CoreOf, caller: Reader) -> list[Image]:
+@router.get("/images", operation_id="listImages", response_model=many(ImageView))
+def images(core: CoreOf, caller: Reader) -> list[Answer]:
     """All images, but those with data of other projects."""
     unseen = hidden(core.store, caller.project)
     with core.contexts.use() as ctx:
         found = [view for view in catalog.images(ctx) if view.key not in unseen]
-    return [_image(view, caller) for view in found]
+    return [_answer(view, caller) for view in found]
 
 
 @router.post(
@@ -62,7 +63,7 @@ def images(core: CoreOf, caller: Reader) -> list[Image]:
     operation_id="buildImage",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Image, "description": "The image exists."}},
+    responses={201: {"model": model(ImageView), "description": "The image exists."}},
 )
 async def build_image(
     core: CoreOf, jobs: JobsOf, caller: Admin, asked: ImageRequest, wait: Wait, key: Key = None
@@ -72,8 +73,8 @@ async def build_image(
     return await job_answer(core, job, wait, partial(_image_made, core, caller))
 
 
-@router.get("/images/{key}", operation_id="getImage")
-def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Image:
+@router.get("/images/{key}", operation_id="getImage", response_model=model(ImageView))
+def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Answer:
     """An image, by its key or its recipe."""
     view = None
     with core.contexts.use() as ctx, suppress(NotFound):
@@ -83,7 +84,7 @@ def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Image
             f"there is no image {key!r}", hint="`lab image ls`, or GET /v1/images, lists the images"
         )
     response.headers["ETag"] = _tag(view)
-    return _image(view, caller)
+    return _answer(view, caller)
 
 
 @router.delete(
@@ -101,12 +102,12 @@ async def delete_image(
     return await job_answer(core, job, wait, _gone)
 
 
-@router.get("/templates", operation_id="listTemplates")
-def templates(core: CoreOf, caller: Reader) -> list[Template]:
+@router.get("/templates", operation_id="listTemplates", response_model=many(TemplateView))
+def templates(core: CoreOf, caller: Reader) -> list[Answer]:
     """All templates, but those with data of other projects."""
     unseen = hidden(core.store, caller.project)
     with core.contexts.use() as ctx:
-        return [Template.of(view) for view in catalog.templates(ctx) if not _of(view, unseen)]
+        return [answer(view) for view in catalog.templates(ctx) if not _of(view, unseen)]
 
 
 @router.post(
@@ -114,7 +115,7 @@ def templates(core: CoreOf, caller: Reader) -> list[Template]:
     operation_id="buildTemplate",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Template, "description": "The template exists."}},
+    responses={201: {"model": model(TemplateView), "description": "The template exists."}},
 )
 async def build_template(
     core: CoreOf, jobs: JobsOf, caller: Admin, asked: TemplateRequest, wait: Wait, key: Key = None
@@ -124,8 +125,8 @@ async def build_template(
     return await job_answer(core, job, wait, partial(_template_made, core))
 
 
-@router.get("/templates/{key}", operation_id="getTemplate")
-def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -> Template:
+@router.get("/templates/{key}", operation_id="getTemplate", response_model=model(TemplateView))
+def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -> Answer:
     """A template, by its key or a prefix of it."""
     view = _template(core, key)
     if _of(view, hidden(core.store, caller.project)):
@@ -134,7 +135,7 @@ def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -
             hint="`lab template ls`, or GET /v1/templates, lists them",
         )
     response.headers["ETag"] = _tag(view)
-    return Template.of(view)
+    return answer(view)
 
 
 @router.delete(
@@ -171,9 +172,8 @@ def _image_made(core: Core, caller: Caller, job: JobRecord) -> Response:
     with core.contexts.use() as ctx:
         view = catalog.image(ctx, Owner.parse(job.about).name)
     headers = {"ETag": _tag(view), "Location": f"/v1/images/{view.key}"}
-    return JSONResponse(
-        _image(view, caller).model_dump(mode="json"), status_code=201, headers=headers
-    )
+    body = _answer(view, caller).model_dump(mode="json")
+    return JSONResponse(body, status_code=201, headers=headers)
 
 
 def submit_delete_image(jobs: Jobs, caller: Caller, which: str, if_match: str | None) -> JobRecord:
@@ -218,7 +218,7 @@ def _build_template(
 def _template_made(core: Core, job: JobRecord) -> Response:
     view = _template(core, Owner.parse(job.about).name)
     headers = {"ETag": _tag(view), "Location": f"/v1/templates/{view.key}"}
-    body = Template.of(view).model_dump(mode="json")
+    body = answer(view).model_dump(mode="json")
     return JSONResponse(body, status_code=201, headers=headers)
 
 
@@ -264,5 +264,5 @@ def _tag(view: ImageView | TemplateView) -> str:
     return tag_of(view.key, view.created_at, view.state, view.size)
 
 
-def _image(view: ImageView, caller: Caller) -> Image:
-    return Image.of(view, with_users=caller.project is None)
+def _answer(view: ImageView | EngineView, caller: Caller) -> Answer:
+    return answer(view, admin=caller.project is None)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from lab.views.labs import PlannedNode
+from lab.views.marks import ForAdmins, HostOnly, Public, Time, public
 
 Use = Literal["current", "stale", "unused"]
 """The use of an image or a template: ``current``: the next lab of its kind is cloned from it;
@@ -15,90 +16,89 @@ Use = Literal["current", "stale", "unused"]
 
 @dataclass(frozen=True)
 class ImageView:
-    """An image. ``key`` is its content key; ``used_by`` names templates and labs."""
+    """An image."""
 
-    key: str
-    recipe: str
-    engine: str
-    engine_version: str
-    state: str
-    size: int
-    created_at: float
-    build_seconds: float
-    used_by: tuple[str, ...] = ()
-    use: Use = "current"
-    used_at: float = 0.0
-    facts: Mapping[str, str] = field(default_factory=dict)
+    key: Public[str]
+    recipe: Public[str]
+    engine: Public[str]
+    engine_version: Public[str]
+    state: Public[str]
+    size: Public[int]
+    """In bytes."""
+    created_at: Public[Time]
+    build_seconds: Public[float]
+    used_by: ForAdmins[tuple[str, ...]] = ()
+    """Templates and labs; for admins."""
+    use: Annotated[Use, public(values=str)] = "current"
+    used_at: Public[Time] = 0.0
+    facts: HostOnly[Mapping[str, str]] = field(default_factory=dict)
+    """What its build noted."""
 
 
 Buildable = Literal["yes", "failed", "unreachable", "unfit"]
-
-BUILDABLE: Mapping[Buildable, str] = {
-    "yes": "nothing is known that prevents it",
-    "failed": "it could not be built, or its cluster did not form, within the last day",
-    "unreachable": "its repository did not answer",
-    "unfit": "this host lacks a program that a build needs",
-}
-"""Whether a host can build an image now, and the meanings."""
+"""Whether a host can build an image now."""
 
 
 @dataclass(frozen=True)
 class EngineView:
     """A series of an engine."""
 
-    name: str
-    """The name in requests, such as ``mariadb:10.11``."""
-    server: str
-    """The server that runs in the guests."""
-    default: bool
-    """Whether the engine without a series means this one."""
-    recipe: str
-    blueprints: tuple[str, ...]
-    """The blueprints that run on it."""
-    packages: tuple[str, ...]
-    """Debian's release, and the URLs of further repositories."""
-    build: Buildable
-    """Whether this host can build its image now."""
-    why: str = ""
-    """Why this host cannot build it."""
-    images: tuple[str, ...] = ()
-    """The keys of its images."""
-    templates: tuple[str, ...] = ()
-    """The keys of templates of these images."""
+    name: Annotated[str, public("mariadb:10.11")]
+    """What ``engine`` takes."""
+    server: Annotated[str, public("Percona Server 8.4")]
+    default: Public[bool]
+    """Whether the engine without a series means it."""
+    recipe: Public[str]
+    """Of its image."""
+    blueprints: Public[tuple[str, ...]]
+    """Which run on it."""
+    packages: Public[tuple[str, ...]]
+    """Where they come from."""
+    build: Annotated[Buildable, public(values=str)]
+    """Whether the host can build its image now: yes: nothing is known that prevents it; failed: it
+    could not be built, or its cluster did not form, within the last day; unreachable: its
+    repository did not answer; unfit: this host lacks a program that a build needs"""
+    why: ForAdmins[str] = ""
+    """Why it cannot, if so."""
+    images: Public[tuple[str, ...]] = ()
+    """The keys of those that are built."""
+    templates: Public[tuple[str, ...]] = ()
+    """The keys of those formed of them."""
 
 
 @dataclass(frozen=True)
 class TemplateView:
     """A template."""
 
-    key: str
-    blueprint: str
-    image: str
+    key: Public[str]
+    blueprint: Public[str]
+    image: Public[str]
     """The key of its engine's image."""
-    nodes: int
-    memory: int
-    """Memory, processors and disk are the size that was requested for a node."""
-    cpus: int
-    disk: int | None
-    state: str
-    """``building``, ``ready`` or ``broken``."""
-    warm: bool
+    nodes: Public[int]
+    memory: Public[int]
+    """As requested for a node, in bytes."""
+    cpus: Public[int]
+    disk: Public[int | None]
+    """As requested, in bytes; null: the image's."""
+    state: Public[str]
+    """building, ready or broken"""
+    warm: Public[bool]
     """Whether its RAM is restored."""
-    size: int
-    created_at: float
-    used_at: float
-    form_seconds: float
-    profile: str = ""
-    use: Use = "current"
-    why: str = ""
-    """Why it is broken, or why its RAM is no longer restored; else empty."""
-    each: tuple[PlannedNode, ...] = ()
+    size: Public[int]
+    """In bytes."""
+    created_at: Public[Time]
+    used_at: Public[Time]
+    form_seconds: Public[float]
+    profile: Public[str] = ""
+    use: Annotated[Use, public(values=str)] = "current"
+    why: Public[str] = ""
+    """Why it is broken, or why its RAM is no longer restored."""
+    each: Public[tuple[PlannedNode, ...]] = ()
     """The nodes, one by one."""
-    source: str = ""
-    """The snapshot of a lab in use that it was captured from, as ``shop@loaded``; empty for one
-    of a freshly formed cluster."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """The options of its labs, as ``Options.shown`` returns them."""
+    source: Annotated[str, public("shop@before-upgrade.20261121t110000")] = ""
+    """The snapshot of a lab in use that it was captured from; else empty."""
+    options: Public[Mapping[str, Any]] = field(default_factory=dict)
+    """Of its blueprint; files by their digests."""
 
     @property
     def node_count(self) -> int:

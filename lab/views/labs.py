@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from lab.blueprints import Known
 from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
 from lab.observe.states import Requirement
 from lab.progress import Step
+from lab.views.marks import Public, public
 
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
@@ -172,40 +173,44 @@ class LabView:
 
 @dataclass(frozen=True)
 class PlannedNode:
-    """A node of a template, or of a lab that is not made yet. ``image``: the key of its image."""
+    """A node of a template, or of a lab that would be created."""
 
-    name: str
-    image: str
-    memory: int
-    cpus: int
-    disk: int | None
+    name: Annotated[str, public("n1")]
+    image: Public[str]
+    """The key of its image."""
+    memory: Public[int]
+    """In bytes."""
+    cpus: Public[int]
+    disk: Public[int | None]
+    """In bytes; null: the image's."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """The lab that ``up`` would create."""
+    """The lab that would be created, with its image and template."""
 
-    name: str
-    blueprint: str
-    engine: str
-    nodes: int
-    memory: int
-    """Memory, processors and disk are the size that is requested for a node."""
-    cpus: int
-    disk: int | None
-    profile: str
-    image: str
-    image_exists: bool
-    """False if the image would be built first."""
-    template: str | None
-    """The template's key; empty if it would be built first, None if none is cloned."""
-    start: str
-    """``warm`` or ``cold``."""
-    why_cold: str = ""
-    each: tuple[PlannedNode, ...] = ()
+    name: Annotated[str, public("shop")]
+    blueprint: Annotated[str, public("pxc")]
+    engine: Public[str]
+    nodes: Public[int]
+    memory: Public[int]
+    """As requested for a node, in bytes."""
+    cpus: Public[int]
+    disk: Public[int | None]
+    """As requested, in bytes; null: the image's."""
+    profile: Public[str]
+    image: Public[str]
+    image_exists: Public[bool]
+    """The image exists; else it is built first."""
+    template: Public[str | None]
+    """Empty if it is built first; null if none is used."""
+    start: Public[str]
+    """warm or cold"""
+    why_cold: Public[str] = ""
+    each: Public[tuple[PlannedNode, ...]] = ()
     """The nodes, one by one."""
-    displaces: tuple[str, ...] = ()
-    """The templates that would be removed for the new one, as there are ``max_templates``."""
+    displaces: Public[tuple[str, ...]] = ()
+    """Templates that would be removed for the one that it needs."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.api.http.catalog import Template
+from lab.api.http.answers import answer
 from lab.api.http.models import Lab
 from lab.blueprints import NodePlan
 from lab.cli.terminal.show import lab_text, preview_text
@@ -429,4 +429,7 @@ def test_users_see_what_each_node_has(world: World) -> None:
     api = Lab.of(made, None, login=False)
     assert api.addresses["admin"] == [admin]
     assert api.nodes[1].ports == dict(made.nodes[1].ports)
-    assert [node.memory for node in Template.of(kept).each] == [SIZE.memory, FRONT.size.memory]
+    assert [node["memory"] for node in answer(kept).model_dump()["each"]] == [
+        SIZE.memory,
+        FRONT.size.memory,
+    ]

@@ -1,0 +1,106 @@
+"""Answers of the API: models that are made of the declarations of views.
+
+A model has the fields of its view that are marked for callers of the API, and nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache, reduce
+from itertools import pairwise
+from operator import or_
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from lab.api.http import units
+from lab.views.marks import Moment, marks, without
+
+
+class Answer(BaseModel):
+    """An answer, made of a view by ``answer``."""
+
+    view: ClassVar[type]
+    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
+
+
+A = TypeVar("A", bound=Answer)
+_MODELS: dict[type, type[Answer]] = {}
+
+
+def answer(view: object, *, admin: bool = False) -> Answer:
+    """``view`` as the API returns it; ``admin``: with what is for administrators."""
+    return model(type(view)).model_validate(view if admin else without(view, "admins"))
+
+
+def model(view: type) -> type[Answer]:
+    """The model of a view, called as the view without the word."""
+    return _MODELS.get(view) or extended(view, Answer)
+
+
+def extended(view: type, base: type[A]) -> type[A]:
+    """The model of a view, with the fields of ``base``; from now on that of the view."""
+    hints, texts, found = get_type_hints(view, include_extras=True), described(view), {}
+    for name, mark in marks(view).items():
+        if mark.reach in ("public", "admins"):
+            about = Field(
+                description=texts.get(name),
+                examples=list(mark.examples) or None,
+                validation_alias=name if mark.name else None,
+            )
+            found[mark.name or name] = (mark.values or _shown(hints[name]), about)
+    title = view.__name__.removesuffix("View")
+    made: type[A] = create_model(title, __base__=base, __doc__=view.__doc__, **found)  # type: ignore[call-overload]
+    made.view = view
+    _MODELS[view] = made
+    return made
+
+
+def many(view: type) -> Any:
+    """The type of a list of answers."""
+    return GenericAlias(list, (model(view),))
+
+
+def _shown(kind: Any) -> Any:
+    """The type in an answer of what has the type ``kind`` in a view."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        timed = any(isinstance(one, Moment) for one in kind.__metadata__)
+        return units.Time if timed else _shown(args[0])
+    if origin is tuple:
+        return GenericAlias(list, (_shown(args[0]),))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return GenericAlias(dict, tuple(map(_shown, args)))
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_shown, args))
+    return model(kind) if isinstance(kind, type) and is_dataclass(kind) else kind
+
+
+def described(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class and of its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__[:-1]):
+        for field, below in _pairs(one.__module__, one.__name__):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                text = below.value if isinstance(below, ast.Expr) else None
+                if isinstance(text, ast.Constant):
+                    found[field.target.id] = " ".join(str(text.value).replace("``", "`").split())
+    return found
+
+
+def _pairs(module: str, name: str) -> list[tuple[ast.stmt, ast.stmt]]:
+    """The statements of a class, each with the next."""
+    body = next(
+        one.body for one in _parsed(module) if isinstance(one, ast.ClassDef) and one.name == name
+    )
+    return list(pairwise(body))
+
+
+@cache
+def _parsed(module: str) -> list[ast.stmt]:
+    return ast.parse(inspect.getsource(sys.modules[module])).body
