@@ -43,7 +43,7 @@ def model(view: type) -> type[Answer]:
     return _MODELS.get(view) or extended(view, Answer)
 
 
-def extended(view: type, base: type[A]) -> type[A]:
+def extended(view: type, base: type[A], title: str = "") -> type[A]:
     """The model of a view, with the fields of ``base``; from now on that of the view."""
     hints, texts, found = get_type_hints(view, include_extras=True), described(view), {}
     for name, mark in marks(view).items():
@@ -53,8 +53,8 @@ def extended(view: type, base: type[A]) -> type[A]:
                 examples=list(mark.examples) or None,
                 validation_alias=name if mark.name else None,
             )
-            found[mark.name or name] = (mark.values or _shown(hints[name]), about)
-    title = view.__name__.removesuffix("View")
+            found[mark.name or name] = (_shown(mark.values or hints[name]), about)
+    title = title or view.__name__.removesuffix("View")
     made: type[A] = create_model(title, __base__=base, __doc__=view.__doc__, **found)  # type: ignore[call-overload]
     made.view = view
     _MODELS[view] = made

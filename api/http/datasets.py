@@ -1,16 +1,12 @@
-"""The models of datasets."""
+"""The request that makes a dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from lab.api.http.models import ENGINE, NAME, WORD, Asked
-from lab.api.http.units import Time
-from lab.views import datasets as views
-from lab.views.datasets import DatasetView
 
 _Names = Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=200)]
 
@@ -78,92 +74,3 @@ class DatasetRequest(Asked):
     ] = ""
     force: Annotated[bool, Field(description="Also of a source that leaves no table.")] = False
     shared: Annotated[bool, Field(description="All projects may use it.")] = False
-
-
-class DatasetTable(BaseModel):
-    """A table of a dataset, as estimated by the server."""
-
-    database: str
-    name: str
-    engine: str
-    rows: int
-    size: Annotated[int, Field(description="In bytes.")]
-
-
-class DatasetVersion(BaseModel):
-    """A version of a dataset."""
-
-    name: Annotated[str, Field(examples=["shop"])]
-    version: int
-    state: Annotated[str, Field(description="building, ready, or removing: no new lab gets it.")]
-    image: Annotated[str, Field(description="The key of its image.")]
-    engine: str
-    source: Annotated[str, Field(description="Without passwords.", examples=["lab:shop"])]
-    size: Annotated[int, Field(description="In bytes.")]
-    loaded: Annotated[int, Field(description="Bytes of SQL.")]
-    tables: list[DatasetTable]
-    created_at: Time
-    seconds: Annotated[float, Field(description="Duration of its creation, in seconds.")]
-    masked: bool
-    used_by: Annotated[list[str], Field(description="Labs that the caller sees.")]
-    project: Annotated[str, Field(description="Empty: for all projects.")]
-    blueprint: str
-    keep: Annotated[int, Field(description="How many versions a refresh keeps; 0: all.")]
-    columns: Annotated[
-        list[str],
-        Field(
-            description="Empty in the list of all datasets.",
-            examples=[["shop.customers.mail varchar"]],
-        ),
-    ]
-    options: Annotated[list[str], Field(description="Of the servers that loaded and masked it.")]
-    accounts: Annotated[list[str], Field(description="Those that came with it.")]
-    definers: Annotated[
-        list[str],
-        Field(description="Of views, routines, triggers and events, that are no account."),
-    ]
-
-    @staticmethod
-    def of(view: DatasetView, used_by: list[str]) -> DatasetVersion:
-        """``view`` as the API returns it, with the users that the caller may see."""
-        found = {**vars(view), "used_by": used_by, "columns": list(view.columns)}
-        found |= {key: list(found[key]) for key in ("options", "accounts", "definers")}
-        found["tables"] = [_table(one) for one in view.tables]
-        return DatasetVersion(**found)
-
-
-def _table(one: Mapping[str, str | int]) -> DatasetTable:
-    return DatasetTable.model_validate(dict(one))
-
-
-class LastRefresh(BaseModel):
-    """The latest refresh of a dataset, whoever requested it."""
-
-    job: str
-    state: str
-    at: Time
-    error: Annotated[str, Field(description="Why it failed, or empty.")]
-
-
-class Dataset(BaseModel):
-    """A dataset: its versions, the oldest first."""
-
-    name: Annotated[str, Field(examples=["shop"])]
-    project: Annotated[str, Field(description="Empty: for all projects.")]
-    versions: list[DatasetVersion]
-    refresh: Annotated[float | None, Field(description="The interval of its schedule, in seconds.")]
-    next_refresh_at: Time | None
-    last_refresh: LastRefresh | None
-
-
-class PersonalColumn(BaseModel):
-    """A column that looks personal and that no masking rule covers."""
-
-    column: Annotated[str, Field(examples=["shop.customers.mail"])]
-    reason: str
-    rule: Annotated[str, Field(description="The masking rule that fits.")]
-
-    @staticmethod
-    def of(view: views.PersonalColumn) -> PersonalColumn:
-        """``view`` as the API returns it."""
-        return PersonalColumn(**vars(view))

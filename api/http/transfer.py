@@ -21,6 +21,7 @@ import anyio
 from fastapi import WebSocket, WebSocketDisconnect
 
 from lab.api.core.problem import internal, problem
+from lab.api.http.answers import answer
 from lab.api.http.tunnel import read, watch, write
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
@@ -155,7 +156,7 @@ async def _in_thread(work: Work, file: int, hear: Listener) -> dict[str, Any]:
 
     def run() -> dict[str, Any]:
         try:
-            return {"done": asdict(work(file, hear))}
+            return {"done": answer(work(file, hear)).model_dump(mode="json")}
         except LabError as error:
             return {"problem": problem(error)}
         except BrokenPipeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -15,14 +16,9 @@ from lab.api.background.refresher import next_refresh
 from lab.api.core.admission import need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import Answer, answer, extended, many
 from lab.api.http.auth import Caller, Reader, User
-from lab.api.http.datasets import (
-    Dataset,
-    DatasetRequest,
-    DatasetVersion,
-    LastRefresh,
-    PersonalColumn,
-)
+from lab.api.http.datasets import DatasetRequest
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import DATASET, NAME, Job
@@ -55,7 +51,13 @@ from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
 from lab.state.service import JobRecord
 from lab.units import format_size
-from lab.views.datasets import UploadView
+from lab.views.datasets import (
+    DatasetView,
+    LastRefresh,
+    PersonalColumn,
+    UploadView,
+    VersionsView,
+)
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
@@ -63,18 +65,20 @@ Which = Annotated[
     str, Path(pattern=DATASET, description="A dataset, or a version of it.", examples=["crm@1"])
 ]
 Name = Annotated[str, Path(pattern=NAME, examples=["crm"])]
+_VERSION = extended(DatasetView, Answer, "DatasetVersion")
+_DATASET = extended(VersionsView, Answer, "Dataset")
 _OPEN = ("generate:", "lab:", UPLOAD)
 """How the sources begin that need nothing of the host."""
 
 
-@router.get("", operation_id="listDatasets")
-def list_datasets(core: CoreOf, caller: Reader) -> list[Dataset]:
+@router.get("", operation_id="listDatasets", response_model=many(VersionsView))
+def list_datasets(core: CoreOf, caller: Reader) -> list[Answer]:
     """The datasets of the project and those for all, by name; administrators see all."""
     names = sorted({record.dataset for record in core.store.images.all() if record.dataset})
     found = []
     for name in names:
         try:
-            found.append(_dataset(core, caller, name))
+            found.append(answer(_dataset(core, caller, name)))
         except NotFound:
             continue  # another project's
     return found
@@ -85,7 +89,7 @@ def list_datasets(core: CoreOf, caller: Reader) -> list[Dataset]:
     operation_id="createDataset",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Dataset, "description": "Its first version is loaded."}},
+    responses={201: {"model": _DATASET, "description": "Its first version is loaded."}},
 )
 async def create(
     core: CoreOf, jobs: JobsOf, caller: User, asked: DatasetRequest, wait: Wait, key: Key = None
@@ -120,24 +124,24 @@ async def upload(websocket: WebSocket, name: str) -> None:
     await serve_websocket(websocket, "uploadDump", "use", limit, reach, run)
 
 
-@router.get("/{name}", operation_id="getDataset")
-def get(core: CoreOf, caller: Reader, name: Which) -> Dataset:
+@router.get("/{name}", operation_id="getDataset", response_model=_DATASET)
+def get(core: CoreOf, caller: Reader, name: Which) -> Answer:
     """A dataset with all its versions, or with the one that is named."""
     found = _dataset(core, caller, parse_dataset(name)[0], columns=True)
     version = parse_dataset(name)[1]
     if version:
-        found.versions = [one for one in found.versions if one.version == version]
+        found = replace(found, versions=tuple(v for v in found.versions if v.version == version))
         if not found.versions:
             raise _unknown(name)
-    return found
+    return answer(found)
 
 
-@router.get("/{name}/scan", operation_id="scanDataset")
-def scan(core: CoreOf, caller: Reader, name: Which) -> list[PersonalColumn]:
+@router.get("/{name}/scan", operation_id="scanDataset", response_model=many(PersonalColumn))
+def scan(core: CoreOf, caller: Reader, name: Which) -> list[Answer]:
     """Columns of a version that look personal and that no masking rule covers."""
     visible(core.store, caller.project, parse_dataset(name)[0])
     with core.contexts.use() as ctx:
-        return [PersonalColumn.of(one) for one in dataset.scan(ctx, name)]
+        return [answer(one) for one in dataset.scan(ctx, name)]
 
 
 @router.post(
@@ -145,7 +149,7 @@ def scan(core: CoreOf, caller: Reader, name: Which) -> list[PersonalColumn]:
     operation_id="refreshDataset",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Dataset, "description": "The next version is loaded."}},
+    responses={201: {"model": _DATASET, "description": "The next version is loaded."}},
 )
 async def refresh(
     core: CoreOf,
@@ -377,18 +381,18 @@ def _too_large(size: int, most: int) -> LimitReached:
     )
 
 
-def _dataset(core: Core, caller: Caller, name: str, *, columns: bool = False) -> Dataset:
+def _dataset(core: Core, caller: Caller, name: str, *, columns: bool = False) -> VersionsView:
     """A dataset as the caller sees it; raises NotFound."""
     records = visible(core.store, caller.project, name)
     with core.contexts.use() as ctx:
         views = [dataset.described(ctx, record, columns=columns) for record in records]
     scheduled = [one for one in core.settings.serve.datasets if one.name == name]
-    return Dataset(
+    return VersionsView(
         name=name,
         project=records[-1].project,
-        versions=[
-            DatasetVersion.of(view, _seen(core, caller, _labs(view.used_by))) for view in views
-        ],
+        versions=tuple(
+            replace(view, used_by=_seen(core, caller, _labs(view.used_by))) for view in views
+        ),
         refresh=scheduled[0].refresh if scheduled else None,
         next_refresh_at=next_refresh(core, name),
         last_refresh=_last(core, name, records),
@@ -399,10 +403,10 @@ def _labs(used_by: Sequence[str]) -> list[str]:
     return [one.removeprefix("lab ") for one in used_by if one.startswith("lab ")]
 
 
-def _seen(core: Core, caller: Caller, labs: Sequence[str]) -> list[str]:
+def _seen(core: Core, caller: Caller, labs: Sequence[str]) -> tuple[str, ...]:
     """Those of ``labs`` that the caller sees."""
     found = [core.store.labs.find(name) for name in labs]
-    return [lab.name for lab in found if lab and not lab.pool and caller.sees(lab.project)]
+    return tuple(lab.name for lab in found if lab and not lab.pool and caller.sees(lab.project))
 
 
 def _last(core: Core, name: str, there: Sequence[ImageRecord]) -> LastRefresh | None:
@@ -415,7 +419,7 @@ def _last(core: Core, name: str, there: Sequence[ImageRecord]) -> LastRefresh | 
 
 def _made(core: Core, caller: Caller, job: JobRecord) -> Response:
     name = parse_dataset(job.about.partition(":")[2])[0]
-    body = _dataset(core, caller, name, columns=True).model_dump(mode="json")
+    body = answer(_dataset(core, caller, name, columns=True)).model_dump(mode="json")
     return JSONResponse(body, status_code=201, headers={"Location": f"/v1/datasets/{name}"})
 
 

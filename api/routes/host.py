@@ -8,12 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from lab import host as machine
 from lab.api.core.admission import Need, need_of_lab
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
+from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView, Usage
@@ -21,6 +22,7 @@ from lab.api.http.units import ID_LIMIT, IN_SECONDS, Seconds
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
 from lab.state.records import LabWithNodes
+from lab.views.host import GcReport
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
@@ -115,32 +117,22 @@ class GcRequest(Asked):
     ] = 0.0
 
 
-class GcReport(BaseModel):
-    """What was removed, what was not and why, and the changes of snapshots by schedules."""
-
-    removed: list[str]
-    left: list[str]
-    snapshots: list[str]
-
-
-@router.post("/host/gc", operation_id="collectGarbage")
-async def collect(core: CoreOf, caller: Admin, asked: GcRequest) -> GcReport:
+@router.post("/host/gc", operation_id="collectGarbage", response_model=model(GcReport))
+async def collect(core: CoreOf, caller: Admin, asked: GcRequest) -> Answer:
     """Remove leftovers of interrupted commands; the service removes those of its own jobs."""
-    return await core.limits.collections.run(caller.token.id, partial(_collect, core, asked))
+    report = await core.limits.collections.run(caller.token.id, partial(_collect, core, asked))
+    return answer(report)
 
 
 def _collect(core: Core, asked: GcRequest) -> GcReport:
     with core.contexts.use() as ctx:
-        report = gc(
+        return gc(
             ctx,
             dry_run=asked.dry_run,
             orphans=asked.orphans,
             unused=asked.unused,
             age=asked.age,
         )
-    return GcReport(
-        removed=list(report.removed), left=list(report.left), snapshots=list(report.snapshots)
-    )
 
 
 @router.get("/audit", operation_id="listAudit")

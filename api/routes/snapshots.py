@@ -7,16 +7,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from lab import schedule
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.models import NODE, Asked, Job, Ttl
-from lab.api.http.units import IN_SECONDS, Time
+from lab.api.http.units import IN_SECONDS
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
@@ -27,7 +28,7 @@ from lab.requests.labs import RollBack
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.state.service import JobRecord
-from lab.views.snapshots import SnapshotView
+from lab.views.snapshots import Pruned, SnapshotView
 from lab.views.tree import descent
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
@@ -37,49 +38,6 @@ Label = Annotated[str, Path(pattern=LABEL, examples=["manual.20261121t110000"])]
 _DONE: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "The job has succeeded."}
 }
-
-
-class Snapshot(BaseModel):
-    """The disks of all nodes at one moment and, if `warm`, their RAM."""
-
-    label: Annotated[str, Field(examples=["before-upgrade.20261121t110000"])]
-    name: Annotated[str, Field(examples=["before-upgrade"])]
-    at: Time | None
-    warm: Annotated[bool, Field(description="With the RAM of all nodes.")]
-    why_cold: str
-    pause: Annotated[float, Field(description="How long the nodes were paused, in seconds.")]
-    ram: Annotated[int, Field(description="Size of RAM and device state on disk, in bytes.")]
-    protected: Annotated[bool, Field(description="It is removed only with force.")]
-    expires_at: Time | None
-    parent: Annotated[
-        str,
-        Field(
-            description="The snapshot or template that it descends from.",
-            examples=["lab:shop@before-upgrade.20261121t110000", "template:KEY@formed"],
-        ),
-    ]
-    branches: Annotated[list[str], Field(description="The labs that were cloned from it.")]
-    current: Annotated[
-        bool, Field(description="The last snapshot that the lab took, or was rolled back to.")
-    ]
-
-    @staticmethod
-    def of(view: SnapshotView) -> Snapshot:
-        """``view`` as the API returns it."""
-        return Snapshot(
-            label=view.label,
-            name=view.name,
-            at=view.at,
-            warm=view.warm,
-            why_cold=view.why_cold,
-            pause=view.pause,
-            ram=view.ram,
-            protected=view.protected,
-            expires_at=view.expires_at,
-            parent=view.parent,
-            branches=list(view.branches),
-            current=view.current,
-        )
 
 
 class SnapshotRequest(Asked):
@@ -100,12 +58,6 @@ class SnapshotPatch(Asked):
     protected: bool
 
 
-class Pruned(BaseModel):
-    """The labels that were removed because the schedule does not keep them."""
-
-    removed: Annotated[list[str], Field(examples=[["hourly.20261121t110000"]])]
-
-
 class RollbackRequest(Asked):
     """The snapshot to roll back to."""
 
@@ -124,20 +76,19 @@ class RollbackRequest(Asked):
     ] = False
 
 
-@router.get("/snapshots", operation_id="listSnapshots")
-def snapshots(core: CoreOf, caller: Reader, name: Name) -> list[Snapshot]:
+@router.get("/snapshots", operation_id="listSnapshots", response_model=many(SnapshotView))
+def snapshots(core: CoreOf, caller: Reader, name: Name) -> list[Answer]:
     """The snapshots of a lab, oldest first."""
     caller.lab(core, name)
     with core.contexts.use() as ctx:
-        return [Snapshot.of(view) for view in snapshot.snapshots(ctx, name)]
+        return [answer(view) for view in snapshot.snapshots(ctx, name)]
 
 
-def tree(core: Core, caller: Caller, name: str) -> list[tuple[int, Snapshot]]:
+def tree(core: Core, caller: Caller, name: str) -> list[tuple[int, SnapshotView]]:
     """The snapshots of a lab, each with its depth below what it descends from."""
     caller.lab(core, name)
     with core.contexts.use() as ctx:
-        found = descent(snapshot.snapshots(ctx, name))
-    return [(depth, Snapshot.of(view)) for depth, view in found]
+        return descent(snapshot.snapshots(ctx, name))
 
 
 @router.post(
@@ -145,7 +96,7 @@ def tree(core: Core, caller: Caller, name: str) -> list[tuple[int, Snapshot]]:
     operation_id="takeSnapshot",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Snapshot, "description": "The snapshot is taken."}},
+    responses={201: {"model": model(SnapshotView), "description": "The snapshot is taken."}},
 )
 async def take(
     core: CoreOf,
@@ -166,7 +117,7 @@ async def take(
     operation_id="pruneSnapshots",
     status_code=202,
     response_model=Job,
-    responses={200: {"model": Pruned, "description": "The snapshots are removed."}},
+    responses={200: {"model": model(Pruned), "description": "The snapshots are removed."}},
 )
 async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
     """Remove the scheduled snapshots that exceed what the lab's schedule keeps; others stay."""
@@ -174,12 +125,14 @@ async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
     return await job_answer(core, job, wait, _pruned)
 
 
-@router.patch("/snapshots/{label}", operation_id="changeSnapshot")
-def change(core: CoreOf, caller: User, name: Name, label: Label, asked: SnapshotPatch) -> Snapshot:
+@router.patch(
+    "/snapshots/{label}", operation_id="changeSnapshot", response_model=model(SnapshotView)
+)
+def change(core: CoreOf, caller: User, name: Name, label: Label, asked: SnapshotPatch) -> Answer:
     """Change the protection of a snapshot, by its label or its name (the newest of it)."""
     caller.lab(core, name)
     with core.contexts.use() as ctx:
-        return Snapshot.of(snapshot.protect(ctx, name, label, protected=asked.protected))
+        return answer(snapshot.protect(ctx, name, label, protected=asked.protected))
 
 
 @router.delete(
@@ -244,7 +197,7 @@ def submit_take(
 def _taken(core: Core, job: JobRecord) -> Response:
     with core.contexts.use() as ctx:
         found = snapshot.find(ctx, job.lab, job.about.partition(":")[2])
-        body = Snapshot.of(snapshot.view_of(ctx, found))
+        body = answer(snapshot.view_of(ctx, found))
     headers = {"Location": f"/v1/labs/{job.lab}/snapshots"}
     return JSONResponse(body.model_dump(mode="json"), status_code=201, headers=headers)
 
@@ -273,7 +226,8 @@ def _prune(jobs: Jobs, caller: Caller, name: str) -> JobRecord:
 
 def _pruned(job: JobRecord) -> Response:
     labels = job.about.partition(":")[2]
-    return JSONResponse(Pruned(removed=labels.split(",") if labels else []).model_dump())
+    found = Pruned(tuple(labels.split(",")) if labels else ())
+    return JSONResponse(answer(found).model_dump())
 
 
 def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:

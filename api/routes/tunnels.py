@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from fastapi import APIRouter, WebSocket
-from pydantic import BaseModel, Field
 
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
+from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, core_of
 from lab.api.http.tunnel import Tunnel
@@ -20,6 +20,7 @@ from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName, check_execute
 from lab.errors import NotReady
 from lab.lifecycle.labs import node_access
+from lab.lifecycle.nodes.ssh import SshLogin
 from lab.run import on_terminal
 
 router = APIRouter(prefix="/v1/labs/{name}/nodes/{node}", tags=["nodes"], route_class=Route)
@@ -29,29 +30,12 @@ IDLE = 3600.0
 _CONNECT = 5.0
 
 
-class SshLogin(BaseModel):
-    """The SSH login of a node: root's private key, and the line for `known_hosts`."""
-
-    host: str = Field(
-        description="The address, as seen from the service's host.", examples=["127.0.0.1"]
-    )
-    port: int
-    private_key: str
-    known_hosts: str = Field(examples=["[127.0.0.1]:23307 ssh-ed25519 AAAA..."])
-
-
-@router.get("/ssh", operation_id="getSsh")
-def ssh_login(core: CoreOf, caller: User, name: Name, node: NodeName) -> SshLogin:
+@router.get("/ssh", operation_id="getSsh", response_model=model(SshLogin))
+def ssh_login(core: CoreOf, caller: User, name: Name, node: NodeName) -> Answer:
     """The keys for SSH to a node. A WebSocket at the same path is connected to its SSH server."""
     _check(core, caller, name)
     with core.contexts.use() as ctx:
-        found = node_access.ssh_login(ctx, name, node)
-    return SshLogin(
-        host=found.host,
-        port=found.port,
-        private_key=found.private_key,
-        known_hosts=found.known_hosts,
-    )
+        return answer(node_access.ssh_login(ctx, name, node))
 
 
 @router.websocket("/ssh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Any
 
 from lab.client.jobs import Jobs
@@ -11,7 +10,7 @@ from lab.client.models import Job, read
 from lab.client.transport import Wire, path_of
 from lab.errors import NotFound
 from lab.progress import Listener
-from lab.views.snapshots import SnapshotView
+from lab.views.snapshots import Pruned, SnapshotView
 
 
 class Snapshots:
@@ -79,14 +78,7 @@ class Snapshots:
         """Remove snapshots beyond the schedule's count; their labels. Raises NotFound, Conflict."""
         answer = self._wire.ask("POST", path_of("labs", lab, "snapshots", "prune"), twice=True)
         if answer.status == 200:
-            return read(answer.body, _Pruned).removed
+            return list(read(answer.body, Pruned).removed)
         job = self._jobs.follow(read(answer.body, Job).id, listener).check()
         labels = job.about.partition(":")[2]
         return labels.split(",") if labels else []
-
-
-@dataclass(frozen=True)
-class _Pruned:
-    """The labels of removed snapshots."""
-
-    removed: list[str]

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.views.marks import Public
+
 
 @dataclass(frozen=True)
 class ExportView:
-    """An archive that was sent: ``kind`` is image, template or snapshot.
+    """An archive that was sent."""
 
-    ``key``: of a snapshot its name, as ``shop@loaded``. ``to``: a file, ``-`` or a host.
-    ``outcome``: written (to a file), imported (by a host), exists (it had it already). ``lab``: the
-    one that a host made of a snapshot.
-    """
-
-    kind: str
-    key: str
-    to: str
-    outcome: str
-    size: int
-    seconds: float
-    lab: str = ""
+    kind: Public[str]
+    """image, template or snapshot"""
+    key: Public[str]
+    """Of a snapshot its name, as ``shop@loaded``."""
+    to: Public[str]
+    """A file, ``-`` or a host."""
+    outcome: Public[str]
+    """written (to a file), imported (by a host), or exists (it had it already)"""
+    size: Public[int]
+    seconds: Public[float]
+    lab: Public[str] = ""
+    """The lab that a host made of a snapshot."""
 
 
 @dataclass(frozen=True)
 class ImportView:
-    """What an archive brought. ``outcome``: imported, or exists if it was here already.
+    """What an archive brought."""
 
-    ``key``: under which it is here. ``notes``: what a user should know of it.
-    """
-
-    kind: str
-    key: str
-    outcome: str
-    notes: tuple[str, ...] = ()
+    kind: Public[str]
+    key: Public[str]
+    """Under which it is here."""
+    outcome: Public[str]
+    """imported, or exists if it was here already"""
+    notes: Public[tuple[str, ...]] = ()
+    """What a user should know of it."""

@@ -4,51 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from lab.progress import Step
+from lab.views.marks import HostOnly, Public, Time, public
+
+
+@dataclass(frozen=True)
+class DatasetTable:
+    """A table of a dataset, as estimated by the server."""
+
+    database: Public[str]
+    name: Public[str]
+    engine: Public[str]
+    rows: Public[int]
+    size: Public[int]
+    """In bytes."""
 
 
 @dataclass(frozen=True)
 class DatasetView:
-    """A version of a dataset: an image with data."""
+    """A version of a dataset."""
 
-    name: str
-    version: int
-    state: str
-    """``building``, ``ready``, or ``removing``: no new lab gets it."""
-    image: str
-    """The key of the image."""
-    engine: str
-    source: str
-    size: int
-    loaded: int
+    name: Annotated[str, public("shop")]
+    version: Public[int]
+    state: Public[str]
+    """building, ready, or removing: no new lab gets it."""
+    image: Public[str]
+    """The key of its image."""
+    engine: Public[str]
+    source: Annotated[str, public("lab:shop")]
+    """Without passwords."""
+    size: Public[int]
+    """In bytes."""
+    loaded: Public[int]
     """Bytes of SQL."""
-    tables: tuple[Mapping[str, str | int], ...]
-    """Each table with ``database``, ``name``, ``engine``, and its estimated ``rows`` and
-    ``size`` in bytes."""
-    created_at: float
-    seconds: float
-    """How long it took to create it."""
-    masked: bool = False
+    tables: Annotated[tuple[Mapping[str, str | int], ...], public(values=tuple[DatasetTable, ...])]
+    created_at: Public[Time]
+    seconds: Public[float]
+    """Duration of its creation, in seconds."""
+    masked: Public[bool] = False
     """Whether masking rules were applied."""
-    used_by: tuple[str, ...] = ()
-    """Templates and labs."""
-    steps: tuple[Step, ...] = ()
+    used_by: Public[tuple[str, ...]] = ()
+    """Labs that the caller sees."""
+    steps: HostOnly[tuple[Step, ...]] = ()
     """The steps of the command that returned this view."""
-    project: str = ""
-    """The project of the service whose data it has; empty: for all projects."""
-    blueprint: str = ""
-    keep: int = 0
-    """How many versions are kept; 0: all."""
-    columns: tuple[str, ...] = ()
-    """Columns such as ``shop.customers.mail varchar``, if one version was asked for."""
-    options: tuple[str, ...] = ()
-    """Options of the servers that loaded and masked it."""
-    accounts: tuple[str, ...] = ()
-    """Accounts that came with the data."""
-    definers: tuple[str, ...] = ()
-    """Definers of views, routines, triggers and events that are no account, so these fail with
-    error 1449."""
+    project: Public[str] = ""
+    """Empty: for all projects."""
+    blueprint: Public[str] = ""
+    keep: Public[int] = 0
+    """How many versions a refresh keeps; 0: all."""
+    columns: Annotated[tuple[str, ...], public(["shop.customers.mail varchar"])] = ()
+    """Empty in the list of all datasets."""
+    options: Public[tuple[str, ...]] = ()
+    """Of the servers that loaded and masked it."""
+    accounts: Public[tuple[str, ...]] = ()
+    """Those that came with it."""
+    definers: Public[tuple[str, ...]] = ()
+    """Of views, routines, triggers and events, that are no account."""
 
     @property
     def at(self) -> str:
@@ -57,18 +70,46 @@ class DatasetView:
 
 
 @dataclass(frozen=True)
-class UploadView:
-    """A dump that was sent to the service: ``id`` names it; ``size`` in bytes."""
+class LastRefresh:
+    """The latest refresh of a dataset, whoever requested it."""
 
-    id: str
-    name: str
-    size: int
+    job: Public[str]
+    state: Public[str]
+    at: Public[Time]
+    error: Public[str]
+    """Why it failed, or empty."""
+
+
+@dataclass(frozen=True)
+class VersionsView:
+    """A dataset: its versions, the oldest first."""
+
+    name: Annotated[str, public("shop")]
+    project: Public[str]
+    """Empty: for all projects."""
+    versions: Public[tuple[DatasetView, ...]]
+    refresh: Public[float | None]
+    """The interval of its schedule, in seconds."""
+    next_refresh_at: Public[Time | None]
+    last_refresh: Public[LastRefresh | None]
+
+
+@dataclass(frozen=True)
+class UploadView:
+    """A dump that was sent to the service."""
+
+    id: Public[str]
+    """What names it in requests."""
+    name: Public[str]
+    size: Public[int]
+    """In bytes."""
 
 
 @dataclass(frozen=True)
 class PersonalColumn:
-    """A column that looks personal: ``column`` as ``shop.customers.mail``, ``rule`` that fits."""
+    """A column that looks personal and that no masking rule covers."""
 
-    column: str
-    reason: str
-    rule: str
+    column: Annotated[str, public("shop.customers.mail")]
+    reason: Public[str]
+    rule: Public[str]
+    """The masking rule that fits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
+from lab.views.marks import Public
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,8 @@ class HostView:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What ``lab gc`` removed, what it found but left alone, and why.
+    """What was removed, what was not and why, and the changes of snapshots by schedules."""
 
-    ``snapshots``: those that schedules had it take and remove.
-    """
-
-    removed: tuple[str, ...]
-    left: tuple[str, ...]
-    snapshots: tuple[str, ...] = ()
+    removed: Public[tuple[str, ...]]
+    left: Public[tuple[str, ...]]
+    snapshots: Public[tuple[str, ...]] = ()

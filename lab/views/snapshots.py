@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from lab.views.marks import Public, Time, public
 
 
 @dataclass(frozen=True)
 class SnapshotView:
-    """A snapshot of a lab."""
+    """The disks of all nodes at one moment and, if `warm`, their RAM."""
 
-    label: str
-    name: str
+    label: Annotated[str, public("before-upgrade.20261121t110000")]
+    name: Annotated[str, public("before-upgrade")]
     """The first part of its label, which users choose."""
-    at: float | None
-    """When it was taken; None if that is not known."""
-    warm: bool = False
-    """Whether it has the RAM of all nodes."""
-    why_cold: str = ""
+    at: Public[Time | None]
+    """When it was taken; null if that is not known."""
+    warm: Public[bool] = False
+    """With the RAM of all nodes."""
+    why_cold: Public[str] = ""
     """Why it has no RAM."""
-    pause: float = 0.0
-    """Seconds for which the nodes were paused."""
-    ram: int = 0
-    """Bytes on disk of its files besides disks."""
-    protected: bool = False
-    expires_at: float | None = None
-    """When it is removed, unless it is used; None for never."""
-    parent: str = ""
-    """The capture that it descends from, as ``OWNER@LABEL``."""
-    branches: tuple[str, ...] = ()
-    """The labs that are clones of it."""
-    current: bool = False
-    """Whether no other snapshot was taken or rolled back to since this one was."""
+    pause: Public[float] = 0.0
+    """How long the nodes were paused, in seconds."""
+    ram: Public[int] = 0
+    """Size of RAM and device state on disk, in bytes."""
+    protected: Public[bool] = False
+    """It is removed only with force."""
+    expires_at: Public[Time | None] = None
+    """When it is removed, unless it is used; null for never."""
+    parent: Annotated[
+        str, public("lab:shop@before-upgrade.20261121t110000", "template:KEY@formed")
+    ] = ""
+    """The snapshot or template that it descends from."""
+    branches: Public[tuple[str, ...]] = ()
+    """The labs that were cloned from it."""
+    current: Public[bool] = False
+    """The last snapshot that the lab took, or was rolled back to."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The labels that were removed because the schedule does not keep them."""
+
+    removed: Annotated[tuple[str, ...], public(["hourly.20261121t110000"])]

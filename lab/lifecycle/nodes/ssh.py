@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from lab.views.marks import Public, public
 
 _SSH_PORT = 22
 
 
 @dataclass(frozen=True)
 class SshLogin:
-    """What ssh needs for a node: where it is, root's key, and its line of ``known_hosts``."""
+    """The SSH login of a node: root's private key, and the line for `known_hosts`."""
 
-    host: str
-    port: int
-    private_key: str = field(repr=False)
-    known_hosts: str
+    host: Annotated[str, public("127.0.0.1")]
+    """The address, as seen from the service's host."""
+    port: Public[int]
+    private_key: Public[str] = field(repr=False)
+    known_hosts: Annotated[str, public("[127.0.0.1]:23307 ssh-ed25519 AAAA...")]
 
 
 def known_as(host: str, port: int) -> str:
