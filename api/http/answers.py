@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache, reduce
+from importlib import import_module
 from itertools import pairwise
 from operator import or_
 from types import GenericAlias, UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from lab.api.http import units
-from lab.views.marks import Moment, marks, without
+from lab.api.http.models import Page
+from lab.marks import Moment, Reach, defaults, marks
 
 
 class Answer(BaseModel):
@@ -29,13 +30,16 @@ class Answer(BaseModel):
     model_config = ConfigDict(from_attributes=True, populate_by_name=True)
 
 
-A = TypeVar("A", bound=Answer)
 _MODELS: dict[type, type[Answer]] = {}
 
 
-def answer(view: object, *, admin: bool = False) -> Answer:
-    """``view`` as the API returns it; ``admin``: with what is for administrators."""
-    return model(type(view)).model_validate(view if admin else without(view, "admins"))
+def answer(view: object, *, admin: bool = False, **parts: object) -> Answer:
+    """``view`` as the API returns it; ``admin``: with what is for administrators.
+
+    ``parts``: the fields of the model that the view does not have.
+    """
+    hidden = {} if admin else defaults(type(view), "admins")
+    return model(type(view)).model_validate({**vars(view), **hidden, **parts})
 
 
 def model(view: type) -> type[Answer]:
@@ -43,27 +47,39 @@ def model(view: type) -> type[Answer]:
     return _MODELS.get(view) or extended(view, Answer)
 
 
-def extended(view: type, base: type[A], title: str = "") -> type[A]:
+def extended(view: type, base: type[Answer], title: str = "") -> type[Answer]:
     """The model of a view, with the fields of ``base``; from now on that of the view."""
+    title = title or view.__name__.removesuffix("View")
+    _MODELS[view] = part(view, base, title, "public", "admins")
+    return _MODELS[view]
+
+
+def part(view: type, base: type[Answer], title: str, *reaches: Reach) -> type[Answer]:
+    """A model of those fields of a view that have one of ``reaches``, and of ``base``."""
     hints, texts, found = get_type_hints(view, include_extras=True), described(view), {}
     for name, mark in marks(view).items():
-        if mark.reach in ("public", "admins"):
+        if mark.reach in reaches:
             about = Field(
                 description=texts.get(name),
                 examples=list(mark.examples) or None,
                 validation_alias=name if mark.name else None,
             )
             found[mark.name or name] = (_shown(mark.values or hints[name]), about)
-    title = title or view.__name__.removesuffix("View")
-    made: type[A] = create_model(title, __base__=base, __doc__=view.__doc__, **found)  # type: ignore[call-overload]
+    found |= {name: (field.annotation, field) for name, field in base.model_fields.items()}
+    text = view.__doc__ if base is Answer else base.__doc__
+    made: type[Answer] = create_model(title, __base__=Answer, __doc__=text, **found)  # type: ignore[call-overload]
     made.view = view
-    _MODELS[view] = made
     return made
 
 
 def many(view: type) -> Any:
     """The type of a list of answers."""
     return GenericAlias(list, (model(view),))
+
+
+def page(view: type) -> Any:
+    """The type of a page of answers."""
+    return Page.__class_getitem__(model(view))
 
 
 def _shown(kind: Any) -> Any:
@@ -103,4 +119,4 @@ def _pairs(module: str, name: str) -> list[tuple[ast.stmt, ast.stmt]]:
 
 @cache
 def _parsed(module: str) -> list[ast.stmt]:
-    return ast.parse(inspect.getsource(sys.modules[module])).body
+    return ast.parse(inspect.getsource(import_module(module))).body

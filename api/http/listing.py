@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from lab.api.core.core import Core
 from lab.api.core.observing import Seen
 from lab.api.http.auth import Caller
-from lab.api.http.models import Lab, State
+from lab.api.http.lab_answer import lab_answer, lab_of
+from lab.observe.states import ListedState
 from lab.state.records import LabWithNodes
-from lab.views.labs import LabView
+from lab.views.labs import Lab, LabView
 
 
 @dataclass(frozen=True)
 class Wanted:
     """Which labs: by state, blueprint and project; ``limit`` of those after a name."""
 
-    state: State | None = None
+    state: ListedState | None = None
     blueprint: str = ""
     project: str = ""
     after: str = ""
@@ -36,15 +37,15 @@ class Item:
     seen: Seen | None = None
 
     def lab(self, *, login: bool) -> Lab:
-        """As the API returns it; ``login``: with the password."""
-        return Lab.of(self.view, self.seen.record if self.seen else None, login=login)
+        """As its caller sees it; ``login``: with its account."""
+        return lab_of(self.view, self.seen.record if self.seen else None, login=login)
 
     def body(self, *, login: bool) -> bytes:
         """The lab as JSON, which is encoded once for each observation of the lab."""
         bodies = self.seen.bodies if self.seen is not None else {}
         found = bodies.get(login)
         if found is None:
-            found = bodies[login] = self.lab(login=login).model_dump_json().encode()
+            found = bodies[login] = lab_answer(self.lab(login=login)).model_dump_json().encode()
         return found
 
 

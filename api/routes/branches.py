@@ -12,10 +12,12 @@ from pydantic import Field
 from lab.api.core.admission import need_to_branch
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import many
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import NAME, Asked, Job, Lab, Ttl
+from lab.api.http.lab_answer import lab_answer
+from lab.api.http.models import NAME, Asked, Job, Ttl
 from lab.api.http.units import IN_SECONDS
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
@@ -29,6 +31,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
 from lab.spec import Identity
 from lab.state.service import JobRecord
+from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
 
@@ -66,7 +69,7 @@ class BranchRequest(Asked):
     operation_id="branchLab",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": list[Lab], "description": "All branches are ready."}},
+    responses={201: {"model": many(Lab), "description": "All branches are ready."}},
 )
 async def branch(
     core: CoreOf,
@@ -134,6 +137,7 @@ def branches_of(job: JobRecord) -> list[str]:
 
 
 def _branched(core: Core, caller: Caller, job: JobRecord) -> Response:
-    labs = [seen(core, caller, name)[0].model_dump(mode="json") for name in branches_of(job)]
-    headers = {"Location": f"/v1/labs/{labs[0]['name']}"} if len(labs) == 1 else {}
-    return JSONResponse(labs, status_code=201, headers=headers)
+    labs = [seen(core, caller, name)[0] for name in branches_of(job)]
+    headers = {"Location": f"/v1/labs/{labs[0].name}"} if len(labs) == 1 else {}
+    body = [lab_answer(lab).model_dump(mode="json") for lab in labs]
+    return JSONResponse(body, status_code=201, headers=headers)

@@ -14,12 +14,14 @@ from lab.api.core.admission import need_of
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
+from lab.api.http.answers import model, page
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
+from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import Wanted, page_of
-from lab.api.http.models import NAME, Job, Lab, LabPatch, LabRequest, Page, State
+from lab.api.http.models import NAME, Job, LabPatch, LabRequest
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -29,11 +31,13 @@ from lab.errors import Conflict, LimitReached
 from lab.lifecycle.labs.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
+from lab.observe.states import ListedState
 from lab.requests.labs import CreateLab, DeleteLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord
 from lab.units import format_duration
+from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
 
@@ -45,7 +49,7 @@ Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
     operation_id="createLab",
     status_code=202,
     response_model=Job,
-    responses={201: {"model": Lab, "description": "The lab is ready."}},
+    responses={201: {"model": model(Lab), "description": "The lab is ready."}},
 )
 async def create(
     core: CoreOf, jobs: JobsOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
@@ -55,11 +59,11 @@ async def create(
     return await job_answer(core, job, wait, partial(_created, core, caller))
 
 
-@router.get("", operation_id="listLabs", response_model=Page[Lab])
+@router.get("", operation_id="listLabs", response_model=page(Lab))
 async def list_labs(
     core: CoreOf,
     caller: Reader,
-    state: State | None = None,
+    state: ListedState | None = None,
     blueprint: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[
         str, Query(max_length=64, description="Only labs of this project; for admins.")
@@ -78,7 +82,7 @@ async def list_labs(
     return Response(b'{"items":[%s],"next":%s}' % (items, cursor), media_type="application/json")
 
 
-@router.get("/{name}", operation_id="getLab", response_model=Lab)
+@router.get("/{name}", operation_id="getLab", response_model=model(Lab))
 async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
     """A lab. Its ETag changes with the fields that PATCH sets. ``wait``: until it is created."""
     if wait.seconds:
@@ -87,7 +91,7 @@ async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
     return await in_thread(_respond, core, caller, name)
 
 
-@router.patch("/{name}", operation_id="changeLab", response_model=Lab)
+@router.patch("/{name}", operation_id="changeLab", response_model=model(Lab))
 def change(
     core: CoreOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
 ) -> Response:
@@ -108,7 +112,7 @@ def change(
     return _respond(core, caller, name)
 
 
-@router.post("/{name}/heartbeat", operation_id="heartbeat", response_model=Lab)
+@router.post("/{name}/heartbeat", operation_id="heartbeat", response_model=model(Lab))
 def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
     """A heartbeat: the lease is extended by the heartbeat timeout that the lab was created with."""
     with core.store.transaction():
@@ -267,11 +271,11 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
         found = core.observing.seen(name)
         # Meanwhile it may have been removed, and its name be of another project's lab.
         if found and not found.record.pool and caller.sees(found.record.project):
-            return Lab.of(found.view, found.record, login=login), found.record
+            return lab_of(found.view, found.record, login=login), found.record
         caller.lab(core, name)
     with core.contexts.use() as ctx:
         view = inspect.lab(ctx, name)
-    return Lab.of(view, record, login=login), record
+    return lab_of(view, record, login=login), record
 
 
 def _respond(core: Core, caller: Caller, name: str, *, status: int = 200) -> Response:
@@ -280,4 +284,5 @@ def _respond(core: Core, caller: Caller, name: str, *, status: int = 200) -> Res
     headers = {} if record is None else {"ETag": etag(record)}
     if status == 201:
         headers["Location"] = f"/v1/labs/{name}"
-    return JSONResponse(lab.model_dump(mode="json"), status_code=status, headers=headers)
+    body = lab_answer(lab).model_dump(mode="json")
+    return JSONResponse(body, status_code=status, headers=headers)

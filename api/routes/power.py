@@ -13,18 +13,20 @@ from lab.api.core.core import Core
 from lab.api.core.problem import problem
 from lab.api.core.threads import Route, in_thread
 from lab.api.http import problems
+from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait, Waiter, job_answer
-from lab.api.http.models import NODE, Asked, Command, Job, Node, Output
+from lab.api.http.models import NODE, Asked, Command, Job, Output
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
-from lab.errors import CommandFailed, Forbidden, NotFound
+from lab.errors import CommandFailed, Forbidden
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.requests.labs import Power, Promote
 from lab.state.service import JobRecord
+from lab.views.labs import NodeView
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
@@ -68,19 +70,16 @@ async def power_lab(jobs: JobsOf, caller: User, name: Name, action: Action, wait
     return await _power(jobs, caller, name, "", action, wait)
 
 
-@router.get("/nodes", operation_id="listNodes")
-def list_nodes(core: CoreOf, caller: Reader, name: Name) -> list[Node]:
+@router.get("/nodes", operation_id="listNodes", response_model=many(NodeView))
+def list_nodes(core: CoreOf, caller: Reader, name: Name) -> list[Answer]:
     """The nodes of a lab."""
-    return _nodes(core, caller, name)
+    return [answer(node) for node in seen(core, caller, name)[0].nodes]
 
 
-@router.get("/nodes/{node}", operation_id="getNode")
-def get_node(core: CoreOf, caller: Reader, name: Name, node: NodeName) -> Node:
+@router.get("/nodes/{node}", operation_id="getNode", response_model=model(NodeView))
+def get_node(core: CoreOf, caller: Reader, name: Name, node: NodeName) -> Answer:
     """A node of a lab."""
-    for found in _nodes(core, caller, name):
-        if found.name == node:
-            return found
-    raise NotFound(f"the lab {name} has no node {node}")
+    return answer(seen(core, caller, name)[0].node(node))
 
 
 @router.post("/nodes/{node}/exec", operation_id="execute", response_model=Output)
@@ -165,7 +164,3 @@ def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: PromoteRequest)
 def _done(job: JobRecord) -> Response:
     headers = {"Location": f"/v1/labs/{job.lab}"}
     return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)
-
-
-def _nodes(core: Core, caller: Caller, name: str) -> list[Node]:
-    return seen(core, caller, name)[0].nodes

@@ -91,6 +91,12 @@ def _views(core: Core, records: Sequence[TokenRecord]) -> list[Token]:
     taken = quota.snapshots_of(core, next(iter(projects)) if len(projects) == 1 else None)
     used = {project: quota.used(core, project, taken) for project in projects}
     return [
-        Token.of(record, last_used_at=core.known.last_used(record), used=used[record.project])
+        Token.of(
+            {
+                **vars(record),
+                "last_used_at": core.known.last_used(record),
+                "used": used[record.project],
+            }
+        )
         for record in records
     ]

@@ -14,7 +14,6 @@ from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.listing import Wanted, page_of
-from lab.api.http.models import Lab
 from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
 from lab.api.routes.jobs import list_jobs
@@ -29,6 +28,7 @@ from lab.errors import InvalidSpec, LabError
 from lab.state.jobs import OPEN
 from lab.state.records import LabRecord
 from lab.units import format_duration
+from lab.views.labs import Lab
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -196,13 +196,13 @@ def _list(
 
 def _addresses(lab: Lab) -> list[tuple[str, str]]:
     """Connection strings and commands to copy, each with its title."""
-    if lab.connection is None:
+    if not lab.dsn:
         return []
-    login, nodes = lab.connection, [node for node in lab.nodes if node.sql_port]
-    found = [("DSN", login.dsn), ("User", login.user), ("Password", login.password)]
+    nodes = [node for node in lab.nodes if node.sql_port]
+    found = [("DSN", lab.dsn), ("User", lab.user), ("Password", lab.password)]
     client = _client(lab)
     found += [
-        (f"Client, {node.name}", f"{client} -h {node.host} -P {node.sql_port} -u {login.user} -p")
+        (f"Client, {node.name}", f"{client} -h {node.host} -P {node.sql_port} -u {lab.user} -p")
         for node in nodes
     ]
     return found
@@ -211,6 +211,5 @@ def _addresses(lab: Lab) -> list[tuple[str, str]]:
 def _client(lab: Lab) -> str:
     """The command of the engine's client, which verifies the server where it has TLS."""
     family = family_of(lab.engine)
-    tls = lab.connection is not None and lab.connection.ssl_ca
     verified = f"{family.client} --ssl-ca={CA_FILE} --{family.tls_option}"
-    return verified if tls else family.client
+    return verified if lab.ssl_ca else family.client

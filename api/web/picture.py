@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.api.http.models import Lab, Node
 from lab.blueprints import Link, gtid
+from lab.views.labs import Lab, NodeView
 from lab.views.tree import topology
 
 WIDE, HIGH = 190, 62
@@ -23,13 +23,12 @@ class Box:
 
     x: int
     y: int
-    node: Node
+    node: NodeView
 
     @property
     def role(self) -> str:
         """Its role, and how that is known where it was not observed."""
-        known = self.node.role_known
-        return f"{self.node.role} ({known})" if known else self.node.role
+        return self.node.shown_role
 
     @property
     def position(self) -> str:
@@ -64,7 +63,7 @@ class Picture:
 
 def picture(lab: Lab) -> Picture:
     """The picture of a lab with nodes."""
-    links = [Link(one.source, one.replica, one.kind, one.known) for one in lab.links]
+    links = lab.links
     nodes = {node.name: node for node in lab.nodes}
     places = [place for place in topology(list(nodes), links) if not place.again]
     boxes: dict[str, Box] = {}

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest import network
 from lab.guest.seed import SeedFile
+from lab.marks import Public, public
 from lab.names import node_name
 from lab.options import Options
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
@@ -214,15 +215,14 @@ Known = Literal["", "last known", "planned"]
 
 @dataclass(frozen=True)
 class Link:
-    """A node, by name, that receives what another commits."""
+    """``replica`` receives what ``source`` commits."""
 
-    source: str
-    replica: str
-    kind: str = ""
-    """Such as ``semi-sync``."""
-    known: Known = ""
-    """Empty if the replica itself said so when it was asked; else ``last known``: it said so once;
-    or ``planned``: it was never asked."""
+    source: Annotated[str, public("n1")]
+    replica: Annotated[str, public("n2")]
+    kind: Public[str] = ""
+    """Such as semi-sync; empty: asynchronous."""
+    known: Public[Known] = ""
+    """Empty: the replica said so; else that it said so once, or never did."""
 
 
 def writers_of(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:

@@ -26,4 +26,4 @@ Times are epoch seconds, durations seconds, sizes bytes.
 
 from lab.client.client import Client as Client
 from lab.client.models import Job as Job  # part of the interface
-from lab.client.models import Lab as Lab
+from lab.views.labs import Lab as Lab

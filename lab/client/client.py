@@ -12,7 +12,7 @@ from lab.client.ca import check_pem
 from lab.client.create import build, make, make_branches
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
-from lab.client.models import Lab, read, read_lab
+from lab.client.models import read, read_lab
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
@@ -23,7 +23,7 @@ from lab.progress import Listener
 from lab.spec import Identity, LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
-from lab.views.labs import Preview
+from lab.views.labs import Lab, Preview
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:

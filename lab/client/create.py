@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
-from lab.client.models import Job, Lab, read, read_lab
+from lab.client.models import Job, read, read_lab
 from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
 from lab.undo import Undo
+from lab.views.labs import Lab
 from lab.wait import Deadline, attempts
 
 T = TypeVar("T")

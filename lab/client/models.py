@@ -13,34 +13,10 @@ import msgspec
 
 from lab.client.problem import error_of
 from lab.config.profile import PROFILES, risks
-from lab.errors import Interrupted, LabError, NotFound
-from lab.views.labs import LabView, NodeView
+from lab.errors import Interrupted, LabError
+from lab.views.labs import Lab
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Lab(LabView):
-    """A lab of a service.
-
-    ``job``: that created it. ``heartbeat``: heartbeat timeout in seconds, None without heartbeats.
-    ``protected``: removed only with force. ``idle``: seconds without use after which it is removed,
-    None: never.
-    """
-
-    project: str = ""
-    job: str = ""
-    protected: bool = False
-    heartbeat: float | None = None
-    idle: float | None = None
-
-    def node(self, name: str) -> NodeView:
-        """The node of that name; raises NotFound."""
-        for found in self.nodes:
-            if found.name == name:
-                return found
-        names = ", ".join(node.name for node in self.nodes)
-        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
 
 
 @dataclass(frozen=True)

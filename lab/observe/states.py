@@ -24,10 +24,12 @@ NODE_STATES: Mapping[NodeState, str] = {
 }
 """The states of a node, and their meanings."""
 
-LabState = Literal[
+ListedState = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
-    "creating", "failed", "removing", "pooled", "unrecorded", "unknown",
+    "creating", "failed", "removing", "unrecorded", "unknown",
 ]  # fmt: skip
+"""The states of labs that a service lists, without those in its pools."""
+LabState = Literal[ListedState, "pooled"]
 LAB_STATES: Mapping[LabState, str] = {
     "ready": "every requirement of every node is met",
     "degraded": "not all nodes are ready; ready nodes may still accept statements",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.views.marks import Public
+from lab.marks import Public
 
 
 @dataclass(frozen=True)

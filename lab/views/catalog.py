@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from lab.marks import ForAdmins, HostOnly, Public, Time, public
 from lab.views.labs import PlannedNode
-from lab.views.marks import ForAdmins, HostOnly, Public, Time, public
 
 Use = Literal["current", "stale", "unused"]
 """The use of an image or a template: ``current``: the next lab of its kind is cloned from it;

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from lab.marks import HostOnly, Public, Time, public
 from lab.progress import Step
-from lab.views.marks import HostOnly, Public, Time, public
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
-from lab.views.marks import Public
+from lab.marks import Public
 
 
 @dataclass(frozen=True)

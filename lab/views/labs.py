@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from lab.blueprints import Known
 from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
-from lab.observe.states import Requirement
+from lab.errors import NotFound
+from lab.marks import HostOnly, Login, Public, Time, login, public
+from lab.observe.states import ListedState, NodeState, Requirement
 from lab.progress import Step
-from lab.views.marks import Public, public
 
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""
@@ -24,58 +25,63 @@ SSL_MODE = "VERIFY_IDENTITY"
 
 @dataclass(frozen=True)
 class Unmet:
-    """A requirement that a node does not meet: ``what`` must hold, and what was ``found``."""
+    """A requirement that a node does not meet."""
 
-    name: str
-    what: str
-    found: str
+    name: Annotated[str, public("cluster")]
+    what: Annotated[str, public("wsrep_cluster_size is 3")]
+    found: Annotated[str, public("2")]
+    """What it said instead."""
 
 
 @dataclass(frozen=True)
 class NodeView:
     """A node of a lab."""
 
-    name: str
-    role: str
-    state: str
-    """See ``NODE_STATES``."""
-    host: str
+    name: Annotated[str, public("n1")]
+    role: Annotated[str, public("member")]
+    state: Annotated[str, public(values=NodeState)]
+    host: Annotated[str, public("127.0.0.1")]
     """The address of its SQL port."""
-    sql_port: int
+    sql_port: Annotated[int, public(23306)]
     """0 if it has no SQL."""
-    ssh_port: int
-    guest: str
-    why: str = ""
+    ssh_port: Public[int]
+    guest: Public[str]
+    why: HostOnly[str] = ""
     """The error of a disk write, if one paused its guest."""
-    image: str = ""
+    image: Public[str] = ""
     """The key of its image."""
-    memory: int = 0
-    cpus: int = 1
-    disk: int | None = None
-    services: Mapping[str, int] = field(default_factory=dict)
-    """The ports on which it listens in the guest, by their names."""
-    ports: Mapping[str, int] = field(default_factory=dict)
-    """The ports at which its services are reached, by the names of these."""
-    addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where each service is reached, as ``host:port``.
-
-    SQL is reached at ``host``, the other services on the host of the lab, or at the guest's own
-    address if it has one.
-    """
-    position: str = ""
-    """What it has executed, as its engine names it; empty if it did not answer that."""
-    behind: int | None = None
-    """Transactions of its sources that it has not executed; None if it has no source, or that is
-    not known."""
-    observed_at: float | None = None
-    """When it was asked; None: never, or too long ago."""
-    role_known: Known = ""
-    """How the role is known, see ``Known``; empty as well where roles do not change."""
-    unmet: tuple[Unmet, ...] = ()
-    """The requirements that it did not meet when it was observed, or that are not known."""
-    answered: bool = False
-    """Whether it answered; its state may be ``unknown`` all the same, while a node on which it
-    depends does not answer."""
+    memory: Public[int] = 0
+    """In bytes."""
+    cpus: Public[int] = 1
+    disk: Public[int | None] = None
+    """In bytes; null: the image's."""
+    services: Annotated[Mapping[str, int], public({"sql": 3306, "ssh": 22})] = field(
+        default_factory=dict
+    )
+    """The ports on which it listens, in the guest."""
+    ports: Annotated[Mapping[str, int], public({"sql": 23306, "ssh": 23309})] = field(
+        default_factory=dict
+    )
+    """The ports at which these are reached; SQL at `host`."""
+    addresses: Annotated[
+        Mapping[str, str], public({"sql": "127.0.0.1:23306", "ssh": "127.0.0.1:23309"})
+    ] = field(default_factory=dict)
+    """Where these are reached, from the host or, if published, from elsewhere."""
+    position: Annotated[str, public("0-1-42")] = ""
+    """What it has executed, as its engine names it, if it said so."""
+    behind: Public[int | None] = None
+    """Transactions of the nodes that it replicates from which it has not executed; null if it
+    replicates from none, or that is not known."""
+    observed_at: Public[Time | None] = None
+    """When its state was observed; null: not within the last 30 seconds, and the state is
+    unknown."""
+    role_known: Public[Known] = ""
+    """Empty: it has the role now; else it had it once, or was made in it."""
+    unmet: Public[tuple[Unmet, ...]] = ()
+    """What it lacks to be ready, or is not known to have."""
+    answered: Public[bool] = False
+    """Whether it answered. Its state may be unknown all the same, while a node on which a
+    requirement depends does not answer."""
 
     @property
     def is_silent(self) -> bool:
@@ -102,57 +108,66 @@ class NodeView:
 class LabView:
     """A lab."""
 
-    name: str
-    blueprint: str
-    engine: str
-    engine_version: str
-    state: str
-    """See ``LAB_STATES``."""
-    nodes: tuple[NodeView, ...]
-    user: str
-    password: str = field(repr=False)
-    dsn: str = field(repr=False)
-    ssl_ca: str = ""
-    """The path of the certificate with which clients verify its servers; empty: it takes no TLS."""
-    image: str = ""
-    template: str = ""
-    owner: str = ""
-    started: str = ""
-    """How it was last started, ``warm`` or ``cold``; empty if no node runs."""
-    why_cold: str = ""
-    memory: int = 0
-    cpus: int = 1
-    disk: int | None = None
-    created_at: float = 0.0
-    expires_at: float | None = None
-    profile: str = ""
-    risks: tuple[str, ...] = ()
+    name: Annotated[str, public("shop")]
+    blueprint: Annotated[str, public("pxc")]
+    engine: Public[str]
+    engine_version: Public[str]
+    state: Annotated[str, public(values=ListedState)]
+    nodes: Public[tuple[NodeView, ...]]
+    user: Login[str] = ""
+    password: Login[str] = field(default="", repr=False)
+    dsn: Annotated[str, login("mysql://lab:secret@127.0.0.1:23306/")] = field(
+        default="", repr=False
+    )
+    ssl_ca: Annotated[str, login("/v1/host/ca")] = ""
+    """The path of the CA certificate that verifies the servers; empty: no TLS."""
+    image: Public[str] = ""
+    template: Public[str] = ""
+    owner: Public[str] = ""
+    started: Public[str] = ""
+    """warm or cold"""
+    why_cold: Public[str] = ""
+    memory: Public[int] = 0
+    """As requested for a node, in bytes."""
+    cpus: Public[int] = 1
+    """As requested for a node."""
+    disk: Public[int | None] = None
+    """As requested, in bytes; null: the image's."""
+    created_at: Public[Time] = 0.0
+    expires_at: Public[Time | None] = None
+    profile: Public[str] = ""
+    risks: HostOnly[tuple[str, ...]] = ()
     """What its profile may lose; empty if no commit can be lost."""
-    snapshots: str = ""
+    snapshots: Public[str] = ""
     """The schedule of its snapshots."""
-    seconds: float = 0.0
-    """How long its last start took."""
-    first_use_seconds: float = 0.0
+    seconds: Annotated[float, public(name="ready_seconds")] = 0.0
+    """Duration of its last start, in seconds."""
+    first_use_seconds: HostOnly[float] = 0.0
     """How long the image and the template took to build, before ``seconds``; of ``up`` only."""
-    steps: tuple[Step, ...] = ()
+    steps: HostOnly[tuple[Step, ...]] = ()
     """The steps of the ``up`` that returned this view."""
-    endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The names of the nodes that users connect to, by endpoint; the first is the default."""
-    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The addresses of these nodes, as ``host:port``, by endpoint."""
-    parent: str = ""
-    """The snapshot that it is a branch of, as ``lab:NAME@LABEL``; empty for other labs."""
-    requested_nodes: int = 0
-    """The number that was requested; the blueprint may have planned others, such as a proxy.
-    0: there is no record."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Its options as ``Options.shown`` returns them."""
-    links: tuple[Link, ...] = ()
-    """Which node replicates from which."""
-    observed_at: float | None = None
-    """When its nodes were asked; None: never, or too long ago."""
-    interrupted: str = ""
-    """The verb that was interrupted and must be completed, and how; else empty."""
+    endpoints: Annotated[Mapping[str, tuple[str, ...]], public({"rw": ["n1", "n2", "n3"]})] = field(
+        default_factory=dict
+    )
+    """For users; the default is the first node of the first endpoint."""
+    addresses: Annotated[
+        Mapping[str, tuple[str, ...]],
+        public({"rw": ["127.0.0.1:23306", "127.0.0.1:23307", "127.0.0.1:23308"]}),
+    ] = field(default_factory=dict)
+    """Where the nodes of each endpoint answer."""
+    parent: Annotated[str, public("lab:shop@before-upgrade.20261121t110000")] = ""
+    """The snapshot of another lab that it is a branch of; empty for others."""
+    requested_nodes: Public[int] = 0
+    """As requested; the blueprint may have others, such as a proxy."""
+    options: Annotated[Mapping[str, Any], public({"semi_sync": True})] = field(default_factory=dict)
+    """As requested, with digests of files."""
+    links: Public[tuple[Link, ...]] = ()
+    """Who replicates from whom."""
+    observed_at: Public[Time | None] = None
+    """When its state was observed; null: not within the last 30 seconds, and the state is
+    unknown."""
+    interrupted: Public[str] = ""
+    """What was interrupted, and what completes it; else empty."""
 
     @property
     def entry(self) -> NodeView | None:
@@ -169,6 +184,29 @@ class LabView:
     def _first(self, names: Sequence[str]) -> int:
         stopped = {node.name for node in self.nodes if node.state == "stopped"}
         return next((at for at, name in enumerate(names) if name not in stopped), 0)
+
+
+@dataclass(frozen=True)
+class Lab(LabView):
+    """A lab of a service."""
+
+    project: Public[str] = ""
+    job: Public[str] = ""
+    """The job that created it."""
+    protected: Public[bool] = False
+    """It is removed only with force."""
+    heartbeat: Public[float | None] = None
+    """In seconds."""
+    idle: Public[float | None] = None
+    """In seconds."""
+
+    def node(self, name: str) -> NodeView:
+        """The node of that name; raises NotFound."""
+        for found in self.nodes:
+            if found.name == name:
+                return found
+        names = ", ".join(node.name for node in self.nodes)
+        raise NotFound(f"the lab {self.name} has no node {name}", hint=f"its nodes: {names}")
 
 
 @dataclass(frozen=True)

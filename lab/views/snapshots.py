@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from lab.views.marks import Public, Time, public
+from lab.marks import Public, Time, public
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "config", "keys", "locks", "remembered", "paths", "spec", "options", "names",
+            "config", "keys", "marks", "locks", "remembered", "paths", "spec", "options", "names",
             "schedule", "texts", "units", "errors", "run", "wait", "undo", "progress", "suggest",
             "users", "passwords", "distribution",
         }

@@ -8,10 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lab.api.http.models import Lab
 from lab.api.web.picture import HIGH, WIDE, picture
 from lab.blueprints import Link
-from lab.views.labs import LabView, NodeView
+from lab.views.labs import Lab, NodeView
 from tests.support.page_visit import visit
 from tests.support.serve_world import site
 
@@ -26,8 +25,7 @@ def lab(*links: Link, role: str = "source", behind: int | None = None) -> Lab:
         NodeView(f"n{n}", role, "ready", "127.0.0.1", n, n, f"lab-n{n}", behind=behind)
         for n in (1, 2, 3)
     )
-    view = LabView("shop", "x", "mariadb", "11", "ready", nodes, "lab", "", "", links=links)
-    return Lab.of(view, None, login=False)
+    return Lab("shop", "x", "mariadb", "11", "ready", nodes, links=links)
 
 
 @pytest.mark.parametrize("links", [(), CHAIN, RING, FAN_IN, STAR])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from lab.views.marks import Public, public
+from lab.marks import Public, public
 
 _SSH_PORT = 22
 

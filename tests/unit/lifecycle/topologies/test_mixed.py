@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab.api.http.answers import answer
-from lab.api.http.models import Lab
+from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.blueprints import NodePlan
 from lab.cli.terminal.show import lab_text, preview_text
 from lab.cli.verbs.template import shown
@@ -426,9 +426,9 @@ def test_users_see_what_each_node_has(world: World) -> None:
     assert f"{first},{second}" in table
     admin = f"127.0.0.1:{made.nodes[1].ports['admin']}"
     assert re.search(rf"^admin +{admin}$", lab_text(made, 0), re.MULTILINE)
-    api = Lab.of(made, None, login=False)
-    assert api.addresses["admin"] == [admin]
-    assert api.nodes[1].ports == dict(made.nodes[1].ports)
+    api = lab_answer(lab_of(made, None, login=False)).model_dump()
+    assert api["addresses"]["admin"] == [admin]
+    assert api["nodes"][1]["ports"] == made.nodes[1].ports
     assert [node["memory"] for node in answer(kept).model_dump()["each"]] == [
         SIZE.memory,
         FRONT.size.memory,

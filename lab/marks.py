@@ -7,7 +7,7 @@ The descriptions of the API's document are the texts below the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 T = TypeVar("T")
@@ -34,11 +34,16 @@ def public(*examples: Any, name: str = "", values: Any = None) -> Mark:
     return Mark("public", examples, name, values)
 
 
+def login(*examples: Any) -> Mark:
+    """The mark of a part of a lab's login, for callers who may use the lab."""
+    return Mark("login", examples)
+
+
 Public = Annotated[T, public()]
 """For each caller who may see the view."""
 ForAdmins = Annotated[T, Mark("admins")]
 """For administrators; others get the field's default."""
-Login = Annotated[T, Mark("login")]
+Login = Annotated[T, login()]
 """A part of a lab's login, for callers who may use the lab."""
 HostOnly = Annotated[T, Mark("host")]
 """For users of this host, never in an answer of the API."""
@@ -66,8 +71,7 @@ def marks(view: type) -> Mapping[str, Mark]:
     return _MARKS[view]
 
 
-def without(view: T, reach: Reach) -> T:
-    """``view`` with defaults in place of the fields that reach only these callers."""
-    hidden = [name for name, mark in marks(type(view)).items() if mark.reach == reach]
-    defaults = {one.name: one.default for one in fields(view) if one.name in hidden}  # type: ignore[arg-type]
-    return replace(view, **defaults) if defaults else view  # type: ignore[type-var]
+def defaults(view: type, reach: Reach) -> Mapping[str, Any]:
+    """What those get in place of the fields of a view who are not within ``reach``."""
+    hidden = {name for name, mark in marks(view).items() if mark.reach == reach}
+    return {one.name: one.default for one in fields(view) if one.name in hidden}
