@@ -15,8 +15,6 @@ from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.hypervisor import Guest
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.images.image import find as find_image
-from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.connection import (
     account_of,
     addresses_of,
@@ -38,6 +36,7 @@ from lab.state.records import LabRecord, LabWithNodes, NodeRecord
 from lab.views.labs import FIRST_USE, LabStatus, LabView, NodeView, Unmet
 
 if TYPE_CHECKING:
+    from lab.lifecycle.images.ready import Images
     from lab.lifecycle.nodes.nodes import Node
 
 _ROLE_SECONDS = 5.0
@@ -371,6 +370,9 @@ def unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
 
 def images_of(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Images:
     """The images of a lab and of its ``nodes``; raises NotFound."""
+    from lab.lifecycle.images.image import find as find_image
+    from lab.lifecycle.images.ready import Images
+
     engine = find_image(ctx, record.image)
     keys = {node.image for node in nodes} - {"", record.image}
     others = [find_image(ctx, key) for key in sorted(keys)]
