@@ -29,7 +29,7 @@ from lab.locks.named import held
 from lab.names import GuestName
 from lab.observe.observer import Look, Observer
 from lab.observe.round import Observation, Subject, observe
-from lab.observe.sql import Kept
+from lab.observe.sql import KeptConnections
 from lab.observe.ways import Ways
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.store import Store
@@ -103,7 +103,7 @@ class Observing:
         self._version: object = None
         self._labs: dict[str, LabWithNodes] = {}
         self._seen: dict[str, tuple[LabWithNodes, Observation | None, Seen]] = {}
-        self._kept: dict[tuple[str, float], Kept] = {}  # by name and creation
+        self._kept: dict[tuple[str, float], KeptConnections] = {}  # by name and creation
         self._lost: tuple[float, Mapping[str, LabView]] = (float("-inf"), {})
         self._busy: Counter[str] = Counter()
         self._opened: tuple[ExitStack, Context] | None = None
@@ -281,7 +281,7 @@ class Observing:
         kept = self._connections(ctx, asked.lab) if asked.asked else None
         return replace(ctx.ways, kept=kept)
 
-    def _connections(self, ctx: Context, name: str) -> Kept | None:
+    def _connections(self, ctx: Context, name: str) -> KeptConnections | None:
         """The connections to a lab's servers; None while a job or command works on the lab."""
         lab = self.labs().get(name)
         if ctx.kept is None or lab is None:

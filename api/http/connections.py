@@ -1,9 +1,9 @@
 """Connections on which nothing is being answered: their number and their duration are limited.
 
-``_Patient`` extends uvicorn's ``H11Protocol``, which is not a public interface. The state that the
-limits need is known only there: that a head has begun and is not complete, that an answer is not
-read, and that a client has left while its next request is buffered. An ASGI application is called
-after the head, and is not called while the last bytes of an answer are unread. Tests in
+``_TimedProtocol`` extends uvicorn's ``H11Protocol``, which is not a public interface. The state
+that the limits need is known only there: that a head has begun and is not complete, that an answer
+is not read, and that a client has left while its next request is buffered. An ASGI application is
+called after the head, and is not called while the last bytes of an answer are unread. Tests in
 ``tests/security/test_hostile_client.py`` fail if another version of uvicorn differs.
 
 No connection is refused: at the limit, the oldest one of the address that has the most is closed.
@@ -48,7 +48,7 @@ Peer = tuple[str, int]
 """Address and port of the other end."""
 
 
-class Quiet:
+class QuietConnections:
     """At most ``most`` connections; one more closes the oldest of the address that has the most.
 
     Connections closed elsewhere may stay in it: they soon are the oldest. For use in the
@@ -105,8 +105,8 @@ class Connections:
     """All quiet connections: of strangers, and of those whose last request had a valid token."""
 
     def __init__(self) -> None:
-        self.strangers = Quiet(_STRANGERS)
-        self.known = Quiet(_KNOWN)
+        self.strangers = QuietConnections(_STRANGERS)
+        self.known = QuietConnections(_KNOWN)
 
 
 class Listening(socket.socket):
@@ -134,7 +134,7 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Patient(H11Protocol):
+class _TimedProtocol(H11Protocol):
     """HTTP/1.1 whose connections are counted, and on which the head of a request has a time limit.
 
     uvicorn has a limit between two requests, but none for a head. ``patience``: its seconds;
@@ -145,7 +145,7 @@ class _Patient(H11Protocol):
     all: Connections
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _quiet: Quiet | None = None
+    _quiet: QuietConnections | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -235,7 +235,7 @@ class _Patient(H11Protocol):
         else:
             self._move(self.all.known if known else self.all.strangers)
 
-    def _move(self, quiet: Quiet | None) -> None:
+    def _move(self, quiet: QuietConnections | None) -> None:
         if quiet is self._quiet or self.client is None:
             return
         if self._quiet is not None:
@@ -246,5 +246,5 @@ class _Patient(H11Protocol):
 
 
 def protocol(patience: float, connections: Connections) -> type[H11Protocol]:
-    """``_Patient`` with these settings, as uvicorn makes protocols."""
-    return type("Protocol", (_Patient,), {"patience": patience, "all": connections})
+    """``_TimedProtocol`` with these settings, as uvicorn makes protocols."""
+    return type("Protocol", (_TimedProtocol,), {"patience": patience, "all": connections})

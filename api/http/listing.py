@@ -19,7 +19,7 @@ from lab.views.labs import Lab, LabView
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LabSelection:
     """Which labs: by state, blueprint and project; ``limit`` of those after a name."""
 
     state: ListedState | None = None
@@ -57,7 +57,9 @@ class Items:
     next: str | None = None
 
 
-def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) -> Items | None:
+def page_of(
+    core: Core, caller: Caller, selection: LabSelection, *, wait: bool = True
+) -> Items | None:
     """The labs that the caller may see and wants.
 
     Without ``wait`` it blocks for microseconds, and returns None where there is something to read
@@ -65,15 +67,15 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
     """
     observing = core.observing
     labs = observing.labs() if wait else observing.known()
-    lost = observing.lost(wait=wait) if caller.project is None and not wanted.project else {}
+    lost = observing.lost(wait=wait) if caller.project is None and not selection.project else {}
     if labs is None or lost is None:
         return None
     lost = {name: view for name, view in lost.items() if name not in labs}  # as of seconds ago
-    names = _visible(labs, lost, caller, wanted)
+    names = _visible(labs, lost, caller, selection)
     look = [labs[name] for name in names if name not in lost]
-    if wanted.state is None:
-        names = names[: wanted.limit + 1]
-        look = [labs[name] for name in names[: wanted.limit] if name not in lost]
+    if selection.state is None:
+        names = names[: selection.limit + 1]
+        look = [labs[name] for name in names[: selection.limit] if name not in lost]
     if wait:
         observing.fresh(look)
     elif not observing.want(look):
@@ -85,28 +87,31 @@ def page_of(core: Core, caller: Caller, wanted: Wanted, *, wait: bool = True) ->
         else:
             seen = observing.seen_of(labs[name])
             item = Item(seen.view, seen)
-        if wanted.state in (None, item.view.state):
+        if selection.state in (None, item.view.state):
             items.append(item)
-        if len(items) > wanted.limit:
+        if len(items) > selection.limit:
             break
-    more = len(items) > wanted.limit
-    items = items[: wanted.limit]
+    more = len(items) > selection.limit
+    items = items[: selection.limit]
     return Items(items, items[-1].view.name if more else None)
 
 
 def _visible(
-    labs: Mapping[str, LabWithNodes], lost: Mapping[str, LabView], caller: Caller, wanted: Wanted
+    labs: Mapping[str, LabWithNodes],
+    lost: Mapping[str, LabView],
+    caller: Caller,
+    selection: LabSelection,
 ) -> list[str]:
     """The names of the labs to choose from, in order; not those in a warm pool."""
     names = [
         name
         for name, found in labs.items()
-        if name > wanted.after
+        if name > selection.after
         and not found.lab.pool
         and caller.sees(found.lab.project)
-        and wanted.blueprint in ("", found.lab.blueprint)
-        and wanted.project in ("", found.lab.project)
+        and selection.blueprint in ("", found.lab.blueprint)
+        and selection.project in ("", found.lab.project)
     ]
-    if not wanted.blueprint:
-        names += [name for name in lost if name > wanted.after]
+    if not selection.blueprint:
+        names += [name for name in lost if name > selection.after]
     return sorted(names)

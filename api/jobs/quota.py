@@ -16,7 +16,7 @@ from lab.errors import LabError, LimitReached
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.service import usage
 from lab.lifecycle.service.token import Used
-from lab.lifecycle.service.usage import Kept, Snapshots, Taken, datasets_of, kept_by
+from lab.lifecycle.service.usage import KeptSnapshots, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab
@@ -302,7 +302,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
     for job in takers.values():
         # Its snapshot may be listed before it ends, or not be listed although it has ended.
         labels = {job.about.partition(":")[2], parents.get(job.id, "")}
-        if _takes_snapshot(job) and not labels & taken.labs.get(job.lab, Kept()).labels:
+        if _takes_snapshot(job) and not labels & taken.labs.get(job.lab, KeptSnapshots()).labels:
             coming[job.lab] += 1
     for recorded in there:
         lab = recorded.lab

@@ -20,7 +20,7 @@ from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
-from lab.api.http.listing import Wanted, page_of
+from lab.api.http.listing import LabSelection, page_of
 from lab.api.http.models import NAME, Job, LabPatch, LabRequest
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
@@ -72,8 +72,8 @@ async def list_labs(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> Response:
     """Labs, by name."""
-    wanted = Wanted(state, blueprint, project, after, limit)
-    read = partial(page_of, core, caller, wanted)
+    selection = LabSelection(state, blueprint, project, after, limit)
+    read = partial(page_of, core, caller, selection)
     found = read(wait=False) or await in_thread(read)
     assert found is not None  # noqa: S101  # for the type checker: it waited
     login = caller.may("use")

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.listing import Wanted, page_of
+from lab.api.http.listing import LabSelection, page_of
 from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
 from lab.api.routes.jobs import list_jobs
@@ -167,7 +167,7 @@ def _list(
     after: str = "",
     typed: Mapping[str, str] | None = None,
 ) -> Response:
-    found = page_of(core, caller, Wanted(after=after, limit=_AT_ONCE))
+    found = page_of(core, caller, LabSelection(after=after, limit=_AT_ONCE))
     assert found is not None  # noqa: S101  # for the type checker: it waited
     serve = core.settings.serve
     return pages.page(

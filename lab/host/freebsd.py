@@ -58,7 +58,7 @@ def memory(source: Source) -> tuple[int, int]:
     Free and inactive pages count as available, and what ZFS's cache holds above its least: it
     gives that back when it is asked for.
     """
-    output = source.said("sysctl", "-ei", *_MEMORY)
+    output = source.output("sysctl", "-ei", *_MEMORY)
     found = {} if isinstance(output, Unknown) else parse.numbers(parse.sysctls(output))
     try:
         pages = found[f"{_PAGES}v_free_count"] + found[f"{_PAGES}v_inactive_count"]
@@ -104,16 +104,16 @@ def _packages(find: Callable[[str], object | None]) -> Finding:
 
 def _module(source: Source) -> Finding:
     # -m: the module works; -n: the file is loaded, as it stays where the processor is unfit.
-    if not isinstance(source.said("kldstat", "-qm", "vmm"), Unknown):
+    if not isinstance(source.output("kldstat", "-qm", "vmm"), Unknown):
         return Finding("vmm", "ok", "loaded")
-    if not isinstance(source.said("kldstat", "-qn", "vmm"), Unknown):
+    if not isinstance(source.output("kldstat", "-qn", "vmm"), Unknown):
         advice = "enable VT-x or AMD-V in the firmware's setup"
         return Finding("vmm", "fail", "loaded, but it found no virtualisation", advice)
     return Finding("vmm", "fail", "not loaded", "kldload vmm; for good: sysrc kld_list+=vmm")
 
 
 def _processor(source: Source) -> Iterator[Finding]:
-    output = source.said("sysctl", "-ei", "hw.model", *_INTEL, _AMD)
+    output = source.output("sysctl", "-ei", "hw.model", *_INTEL, _AMD)
     values = {} if isinstance(output, Unknown) else parse.sysctls(output)
     model = values.get("hw.model", "")
     if not model:
@@ -138,24 +138,24 @@ def _processor(source: Source) -> Iterator[Finding]:
 
 
 def _enabled(source: Source) -> Finding:
-    output = source.said("vm", "version")
+    output = source.output("vm", "version")
     if isinstance(output, Unknown):
         return Finding("vm-bhyve", "fail", str(output), "pkg install vm-bhyve")
-    enabled = source.said("sysrc", "-in", "vm_enable")
+    enabled = source.output("sysrc", "-in", "vm_enable")
     if isinstance(enabled, Unknown) or enabled.strip().lower() not in ("yes", "true", "on", "1"):
         return Finding("vm-bhyve", "fail", "not enabled", "sysrc vm_enable=YES")
     return Finding("vm-bhyve", "ok", output.strip().rpartition(" ")[2])
 
 
 def _datastore(source: Source) -> Finding:
-    output = source.said("sysrc", "-in", "vm_dir")
+    output = source.output("sysrc", "-in", "vm_dir")
     place = "" if isinstance(output, Unknown) else output.strip()
     make = "zfs create zroot/vm && sysrc vm_dir=zfs:zroot/vm && vm init"
     if not place:
         return Finding("vm_dir", "fail", "not set", make)
     dataset = place.partition(":")[2] if place.startswith("zfs:") else ""
     if dataset:
-        mounted = source.said("zfs", "get", "-Hpo", "value", "mounted", dataset)
+        mounted = source.output("zfs", "get", "-Hpo", "value", "mounted", dataset)
         if isinstance(mounted, Unknown):
             return Finding("vm_dir", "fail", f"{dataset}: {mounted}", f"zfs create {dataset}")
         if mounted.strip() != "yes":
@@ -172,7 +172,7 @@ def _firmware(source: Source) -> Finding:
 
 
 def _network(source: Source, *, published: bool) -> Iterator[Finding]:
-    output = source.said("sysctl", "-ei", _TAP, _FORWARDING, _FILTERED)
+    output = source.output("sysctl", "-ei", _TAP, _FORWARDING, _FILTERED)
     values = {} if isinstance(output, Unknown) else parse.sysctls(output)
     if values.get(_TAP) != "1":
         advice = f"vm init; for good: sysctl {_TAP}=1, and that line in /etc/sysctl.conf"
@@ -197,7 +197,7 @@ def _network(source: Source, *, published: bool) -> Iterator[Finding]:
 def _pf(source: Source, *, published: bool) -> Finding:
     """Whether ports can be led to guests: as important as somebody wants to publish labs."""
     level: Level = "fail" if published else "note"
-    if isinstance(source.said("kldstat", "-qm", "pf"), Unknown):
+    if isinstance(source.output("kldstat", "-qm", "pf"), Unknown):
         return Finding("pf", level, "not loaded", _when(PF_ADVICE, published=published))
     status = _asked(source, "info")
     if isinstance(status, Unknown):
@@ -217,7 +217,7 @@ def leads(rules: str) -> bool:
 
 
 def _asked(source: Source, what: str) -> str | Unknown:
-    return source.said("pfctl", "-s", what)
+    return source.output("pfctl", "-s", what)
 
 
 def _when(advice: str, *, published: bool) -> str:

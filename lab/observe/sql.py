@@ -73,7 +73,7 @@ def ask_all(
         return line.ask(statements, timeout, whole=whole)
 
 
-class Kept:
+class KeptConnections:
     """``ask_all`` on connections that are kept, one for each port and account.
 
     One that broke since it was used, as its server was restarted, rolled back or ended it, is made

@@ -25,7 +25,7 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lab.api.http import middleware
-from lab.api.http.connections import Peer, Quiet
+from lab.api.http.connections import Peer, QuietConnections
 from lab.api.http.sessions import COOKIE
 from lab.api.jobs.submit import new_job
 from lab.api.jobs.work import WORK
@@ -89,7 +89,7 @@ def closed(connection: socket.socket) -> bool:
     return True
 
 
-def stands(peer: Peer, quiet: Quiet) -> bool:
+def stands(peer: Peer, quiet: QuietConnections) -> bool:
     """Whether a connection is quiet for longer than between two answers."""
     end = time.monotonic() + 0.5
     while peer in quiet and time.monotonic() < end:
@@ -175,7 +175,7 @@ def test_who_has_asked_is_answered_however_many_ask_at_once(here: Site) -> None:
 def test_who_has_most_connections_loses_them() -> None:
     """Protects slow clients elsewhere from one address, or one network of IPv6, with very many."""
     shut: list[str] = []
-    quiet = Quiet(3)
+    quiet = QuietConnections(3)
     quiet.add(("192.0.2.1", 1), lambda: shut.append("slow"))
     for port in range(9):
         quiet.add((f"2001:db8::{port}", port), lambda: shut.append("flood"))

@@ -27,7 +27,7 @@ from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.names import GuestName, Owner
 from lab.observe.account import Account
-from lab.observe.sql import Kept
+from lab.observe.sql import KeptConnections
 from lab.observe.ways import Rows
 from lab.state.records import LabWithNodes
 from lab.units import parse_time
@@ -214,7 +214,7 @@ def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
     assert observer.watched() == {"a1"}
 
 
-class Counted(Kept):
+class Counted(KeptConnections):
     """Connections to the fakes' servers; what is done with them is counted."""
 
     def __init__(self, ctx: Context, done: Counter[str]) -> None:

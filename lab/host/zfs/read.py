@@ -31,7 +31,7 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
     ``dataset``: the labs' parent, whose pool is the only one that is read. Empty: all pools are.
     """
     # Not `zfs version`: that would load the module on FreeBSD.
-    output = source.said("zfs", "--version")
+    output = source.output("zfs", "--version")
     versions = formed(output, parse.versions)
     if not _has_module(system, source):  # other commands may load it too
         why = Unknown("the module is not loaded")
@@ -41,12 +41,12 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
     labs = _properties(source, dataset) if dataset else None
     if system == "freebsd":
         names = [name for _, name in TUNABLES.values()]
-        values = formed(source.said("sysctl", "-ei", *names), parse.sysctls)  # -i: skip unknown
+        values = formed(source.output("sysctl", "-ei", *names), parse.sysctls)  # -i: skip unknown
         arc = formed(
-            source.said("sysctl", "-e", _ARC),
+            source.output("sysctl", "-e", _ARC),
             lambda text: parse.numbers(parse.sysctls(text), f"{_ARC}."),
         )
-        swaps = formed(source.said("swapctl", "-l"), parse.swaps)
+        swaps = formed(source.output("swapctl", "-l"), parse.swaps)
         return Facts(system, True, versions, _sysctls(values), arc, pools, labs, swaps)
     return Facts(
         system,
@@ -70,7 +70,7 @@ def read(system: System, source: Source, dataset: str) -> Facts | None:
 def _has_module(system: System, source: Source) -> bool:
     if system == "linux":
         return source.exists(_MODULE)
-    return not isinstance(source.said("sysctl", "-n", "vfs.zfs.version.module"), Unknown)
+    return not isinstance(source.output("sysctl", "-n", "vfs.zfs.version.module"), Unknown)
 
 
 def _sysctls(said: Mapping[str, str] | Unknown) -> dict[str, Tunable]:
@@ -80,15 +80,15 @@ def _sysctls(said: Mapping[str, str] | Unknown) -> dict[str, Tunable]:
 
 
 def _pools(source: Source, only: str) -> tuple[Pool, ...] | Unknown:
-    listed = formed(source.said("zpool", "list", "-Hp", "-o", "name"), parse.lines)
+    listed = formed(source.output("zpool", "list", "-Hp", "-o", "name"), parse.lines)
     if isinstance(listed, Unknown):
         return listed
     return tuple(_pool(source, name) for name in listed if name and only in ("", name))
 
 
 def _pool(source: Source, name: str) -> Pool:
-    output = source.said("zpool", "get", "-Hp", "-o", "property,value", "all", name)
-    status = source.said("zpool", "status", "-x", name)
+    output = source.output("zpool", "get", "-Hp", "-o", "property,value", "all", name)
+    status = source.output("zpool", "status", "-x", name)
     return Pool(
         name,
         formed(output, parse.properties),
@@ -99,12 +99,12 @@ def _pool(source: Source, name: str) -> Pool:
 
 def _properties(source: Source, dataset: str) -> Mapping[str, str] | Unknown:
     properties = "available,volmode,dedup"
-    output = source.said("zfs", "get", "-Hp", "-o", "property,value", properties, dataset)
+    output = source.output("zfs", "get", "-Hp", "-o", "property,value", properties, dataset)
     return formed(output, parse.properties)
 
 
 def _lvm(source: Source) -> Lvm | Unknown | None:
-    output = source.said("lvmconfig", "--type", "full", "devices/global_filter", "devices/filter")
+    output = source.output("lvmconfig", "--type", "full", "devices/global_filter", "devices/filter")
     if isinstance(output, Unknown):
         return None if output.absent else output
     filters = [
@@ -113,7 +113,7 @@ def _lvm(source: Source) -> Lvm | Unknown | None:
         if line.split("=")[0].endswith("filter")
     ]
     # LVM before 2.03.12 has no such file, and reports an unknown setting.
-    listed = source.said("lvmconfig", "--type", "full", "devices/use_devicesfile")
+    listed = source.output("lvmconfig", "--type", "full", "devices/use_devicesfile")
     uses = not isinstance(listed, Unknown) and listed.strip() == "use_devicesfile=1"
     return Lvm(uses and source.exists("/etc/lvm/devices/system.devices"), tuple(filters))
 

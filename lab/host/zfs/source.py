@@ -64,7 +64,7 @@ class Source:
         except ValueError:
             return Unknown(f"{path} holds {text.strip()[:40]!r}, which is no number")
 
-    def said(self, *argv: str) -> str | Unknown:
+    def output(self, *argv: str) -> str | Unknown:
         """The output of a program."""
         try:
             return self.run(argv)

@@ -55,7 +55,7 @@ def publish(ctx: Context, header: Header, first: str, stage: Stage) -> None:
     if dataset:
         check_project(ctx, dataset)
     with build_lock(ctx, "image", facts.key):
-        if images.there(ctx, facts.key) and here(ctx, facts):
+        if images.is_built(ctx, facts.key) and here(ctx, facts):
             return
         text = f"importing the image {facts.key}"
         with ctx.progress.step("image", text), _directory(ctx, facts.key) as directory:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
     from lab.imagebuild.manifest import BuiltImage
     from lab.imagebuild.recipe import Recipe
-    from lab.observe.sql import Kept
+    from lab.observe.sql import KeptConnections
     from lab.state.store import Store
 
 
@@ -104,7 +104,7 @@ class Context:
     """Seconds for queries that read a dataset's data into memory."""
     page: Page = _page
     """Asks what serves pages."""
-    kept: Callable[[], Kept] | None = None
+    kept: Callable[[], KeptConnections] | None = None
     """Makes connections to servers that are kept; None where a question needs none."""
     sql_text: SqlText = _ask_text
     """Runs what a user wrote, through a published port."""
@@ -209,10 +209,10 @@ def _ask(
     return ask_all(account, port, statements, timeout=timeout, whole=whole)
 
 
-def _kept() -> Kept:
-    from lab.observe.sql import Kept
+def _kept() -> KeptConnections:
+    from lab.observe.sql import KeptConnections
 
-    return Kept()
+    return KeptConnections()
 
 
 def _build(settings: Settings, hypervisor: Hypervisor) -> Build:

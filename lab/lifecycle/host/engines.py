@@ -66,7 +66,7 @@ def _packages(recipe: Recipe) -> tuple[str, ...]:
 
 def _build(ctx: Context, recipe: Recipe, *, reached: bool) -> tuple[Buildable, str]:
     """Whether this host can build a recipe now, and why not."""
-    failure = failures.of(ctx, recipe)
+    failure = failures.failure_of(ctx, recipe)
     if failure is not None:
         return "failed", f"{failure}; {failure.remedy}"
     if not reached:

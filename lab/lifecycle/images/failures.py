@@ -117,7 +117,7 @@ def recent(home: Home) -> dict[str, Failure]:
     return found
 
 
-def of(ctx: Context, recipe: Recipe) -> Failure | None:
+def failure_of(ctx: Context, recipe: Recipe) -> Failure | None:
     """The failure of a recipe as it is now, if it failed in the last day."""
     found = recent(ctx.home).get(recipe.name)
     return found if found is not None and found.content == _content(recipe) else None

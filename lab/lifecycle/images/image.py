@@ -139,7 +139,7 @@ def using(ctx: Context, spec: ImageSpec) -> Iterator[Image]:
                 yield find(ctx, key)
                 return
         with build_lock(ctx, "image", key, unless=lambda: ready(ctx, key)) as held:
-            if held and not there(ctx, key):
+            if held and not is_built(ctx, key):
                 _build(ctx, spec)
     with using_key(ctx, key) as image:
         yield image
@@ -327,7 +327,7 @@ def ready(ctx: Context, key: str) -> bool:
     return stored and (ctx.home.image(key) / manifest.MANIFEST).exists()
 
 
-def there(ctx: Context, key: str) -> bool:
+def is_built(ctx: Context, key: str) -> bool:
     """Whether an image is ready; recreates a lost record, so the image's lock has to be held."""
     return ready(ctx, key) or _recorded_again(ctx, key)
 

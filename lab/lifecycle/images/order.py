@@ -130,7 +130,7 @@ def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
     *preferred, last = order.choices
     engines = order.blueprint.engines
     for choice in preferred:
-        failure = failures.of(ctx, choice.recipe)
+        failure = failures.failure_of(ctx, choice.recipe)
         if failure is not None and failure.failed == failures.UNBUILT and is_there(ctx, choice):
             failure = None  # it was imported since, or built for another profile
         if failure is None and _can_be_had(ctx, choice):
@@ -217,7 +217,7 @@ def falls_back(
     """
     if len(order.choices) == 1:
         return False
-    failure = failures.of(ctx, choice.recipe)
+    failure = failures.failure_of(ctx, choice.recipe)
     recorded = failure is not None and failure.at >= began
     if (recorded or isinstance(error, OutOfReach)) and choose(ctx, order)[0] != choice:
         if failure is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptSnapshots:
     """The snapshots of a lab: ``labels`` without its schedule's; ``ram``: of all, in bytes."""
 
     labels: frozenset[str] = frozenset()
@@ -37,7 +37,7 @@ class Kept:
 class Snapshots:
     """The snapshots of ``labs``, by name, as they were ``at`` (epoch seconds) or later."""
 
-    labs: Mapping[str, Kept]
+    labs: Mapping[str, KeptSnapshots]
     at: float
 
 
@@ -92,7 +92,7 @@ def total(
 
 def of_lab(found: LabWithNodes, taken: Snapshots, more: int = 0) -> Taken:
     """The usage of a lab, of whose snapshots ``more`` are being taken."""
-    kept = taken.labs.get(found.lab.name, Kept())
+    kept = taken.labs.get(found.lab.name, KeptSnapshots())
     count = kept_by(schedule.parse(found.lab.snapshots)) + len(kept.labels) + more
     return Taken(found.plans, count, kept.ram)
 
@@ -102,7 +102,7 @@ def snapshots_of(ctx: Context, project: str | None = None) -> Snapshots:
     at = time.time()
     taken = snapshot.everywhere(ctx)
     labs = {
-        lab.name: Kept(
+        lab.name: KeptSnapshots(
             frozenset(
                 one.label
                 for one in taken.get(lab.name, ())

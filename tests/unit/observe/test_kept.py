@@ -13,7 +13,7 @@ from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.service.activity import _COUNTERS, count_of
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
-from lab.observe.sql import Kept, ask_all
+from lab.observe.sql import KeptConnections, ask_all
 from lab.wait import Deadline, until
 from tests.support.mariadb_server import NoServer, Server, server
 
@@ -49,7 +49,7 @@ def gone(real: Server) -> bool:
 def test_one_connection_serves_all_questions_until_it_is_closed(place: tuple[Server, int]) -> None:
     """Protects servers from a login, with its cryptography, for each look."""
     real, port = place
-    with closing(Kept()) as kept:
+    with closing(KeptConnections()) as kept:
         for _ in range(5):
             assert kept(ACCOUNT, port, ["SELECT 1", "SELECT 2"], timeout=9)[1].rows == ((2,),)
         assert len(sessions(real)) == 1
@@ -61,7 +61,7 @@ def test_a_look_under_way_leaves_no_connection_once_they_are_closed(
 ) -> None:
     """Protects captures: a look that began before a job asks further nodes while the job works."""
     real, port = place
-    kept = Kept()
+    kept = KeptConnections()
     kept.close()
     assert kept(ACCOUNT, port, ["SELECT 1"], timeout=9)[0].rows == ((1,),)
     assert gone(real)
@@ -74,7 +74,7 @@ def test_a_connection_that_its_server_ended_is_made_again(
     """Protects the state of a lab that was rolled back, promoted or restarted."""
     real, port = place
     try:
-        with closing(Kept()) as kept:
+        with closing(KeptConnections()) as kept:
             if "{id}" not in how:
                 real.ask(how)
             kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
@@ -90,7 +90,7 @@ def test_a_connection_that_its_server_ended_is_made_again(
 def test_what_a_server_refuses_is_the_answer(place: tuple[Server, int]) -> None:
     """Protects from taking an error for a broken connection without end."""
     real, port = place
-    with closing(Kept()) as kept:
+    with closing(KeptConnections()) as kept:
         for _ in range(2):
             with pytest.raises(CommandFailed) as failed:
                 kept(ACCOUNT, port, ["SELECT nothing"], timeout=9)
@@ -101,7 +101,7 @@ def test_what_a_server_refuses_is_the_answer(place: tuple[Server, int]) -> None:
 def test_looks_on_it_are_no_use_of_the_lab(place: tuple[Server, int]) -> None:
     """Protects the detection of idle labs: the observer looks all the time."""
     real, port = place
-    with closing(Kept()) as kept:
+    with closing(KeptConnections()) as kept:
         kept(ACCOUNT, port, [LOOK, QUESTION], timeout=9)
         (before,) = kept(ACCOUNT, port, [_COUNTERS], timeout=9)
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_looks_on_it_are_no_use_of_the_lab(place: tuple[Server, int]) -> None:
 def test_it_answers_where_users_have_all_connections(place: tuple[Server, int]) -> None:
     """Protects the state of a server whose connections are used up: it is not unreachable."""
     real, port = place
-    with closing(Kept()) as kept:
+    with closing(KeptConnections()) as kept:
         kept(ACCOUNT, port, ["SELECT 1"], timeout=9)
         taken: list[pymysql.Connection[pymysql.cursors.Cursor]] = []
         with suppress(pymysql.err.OperationalError):
