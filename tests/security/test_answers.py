@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from lab.api.app import ROUTERS
-from lab.api.http.answers import Answer
+from lab.api.http.answers import Answer, model
+from lab.api.http.transfer import Work
 from lab.marks import marks
 from lab.names import EVERYWHERE
 from tests.service.test_auth import operations
@@ -43,13 +44,19 @@ def answers() -> set[type]:
 ANSWERS = sorted(answers(), key=lambda kind: kind.__name__)
 PARTS = {"Lab": ["connection", "env"]}
 """Fields of answers that their views do not have."""
-OF_VIEWS = [kind for kind in ANSWERS if issubclass(kind, Answer)]
+TRANSFERRED = get_args(get_args(Work)[1])
+"""Views that WebSockets answer with."""
+OF_VIEWS = [
+    *(kind for kind in ANSWERS if issubclass(kind, Answer)),
+    *(model(view) for view in TRANSFERRED),
+]
 
 
 def test_the_types_of_answers_are_found() -> None:
     """Protects the tests below from looking at nothing."""
     names = {kind.__name__ for kind in ANSWERS}
     assert names >= {"Lab", "Node", "Connection", "Image", "Engine", "Preview", "Job", "Token"}
+    assert {kind.__name__ for kind in TRANSFERRED} == {"ExportView", "ImportView", "UploadView"}
 
 
 def test_no_view_is_an_answer_by_itself() -> None:
