@@ -30,6 +30,15 @@ OwnerKind = Literal["lab", "template", "image"]
 FORMED = "formed"
 """The label of the one capture that a template is."""
 
+LAB_NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
+SNAPSHOT_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
+NODE_NAME = r"^n[1-9]$"
+DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
+WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
+"""Patterns for the limits of requests: of a lab, of a snapshot's label or the name in it, of a
+node, of a dataset or a version of it, of other names, of an engine or its series."""
+
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")

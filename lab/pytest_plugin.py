@@ -78,24 +78,19 @@ class TestLab:
 
         Nodes resume from RAM; address and account stay. Fails the test if that is not possible.
         """
+        from lab.requests.labs import RollBack
+        from lab.requests.snapshots import TakeSnapshot
+
         with _failing(), _app().open() as session:
             name = self._view.name
             if not self._label:
                 found = [one.label for one in session.snapshots(name) if one.name == _SNAPSHOT]
                 if not found:
-                    taken = session.take_snapshot(
-                        name, _SNAPSHOT, disks_only=False, ttl=None, protect=False
-                    )
-                    self._label = taken.label
+                    self._label = session.run(TakeSnapshot(lab=name, name=_SNAPSHOT)).label
                     return
                 self._label = found[-1]
-            self._view = session.rollback(
-                name,
-                self._label,
-                node=None,
-                cold=False,
-                keep_sessions=False,
-                timeout=_app().settings().ready_timeout,
+            self._view = session.run(
+                RollBack(lab=name, to=self._label), timeout=_app().settings().ready_timeout
             )
 
 
@@ -172,13 +167,15 @@ def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator
 
 
 def _made(config: pytest.Config) -> Iterator[TestLab]:
+    from lab.requests.labs import CreateLab
+
     spec = config.stash[SPEC]
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
     # A unique name, as other test runs may use the same host.
     spec = replace(spec, name=f"test-{secrets.token_hex(4)}", accept_pooled_name=True)
     with _failing(), _app().open() as session:
-        view = session.up(spec, cold=False, keep_failed=False, exist_ok=False, timeout=None)
+        view = session.run(CreateLab.of(spec))
     try:
         yield TestLab(view)
     finally:
@@ -193,9 +190,10 @@ def lab_dsn(lab: TestLab) -> str:
 
 def _remove(name: str) -> None:
     from lab.errors import NotFound
+    from lab.requests.labs import DeleteLab
 
     with _failing(), _app().open() as session, suppress(NotFound):  # its lease expired
-        session.down(name, force=True)
+        session.run(DeleteLab(lab=name, force=True))
 
 
 def _spec(config: pytest.Config) -> LabSpec:

@@ -73,7 +73,7 @@ class Refresher:
         latest = latest_of(self._core.store, scheduled.name)
         if latest is None:
             return
-        request = RefreshDataset(keep=scheduled.keep)
+        request = RefreshDataset(name=scheduled.name, keep=scheduled.keep)
         with self._core.contexts.use() as ctx:
             made, source = read_provenance(ctx, latest), None
             with suppress(LabError):  # a source that is gone fails when it is read

@@ -119,7 +119,7 @@ class Sweeper:
         if not self._is_time(f"lease {lab.name}"):
             return
         log.info("lease over", extra={"lab": lab.name})
-        request = ExpireLab(created_at=lab.created_at, expires_at=lab.expires_at)
+        request = ExpireLab(lab=lab.name, created_at=lab.created_at, expires_at=lab.expires_at)
         submit(self._jobs, service_job("expire", request, lab=lab.name, project=lab.project))
 
     def _is_time(self, what: str) -> bool:
@@ -165,7 +165,9 @@ class Sweeper:
                     if not snapshot.is_due(ctx, lab) or self._failed_recently(lab):
                         continue
                     if self._is_time(f"snapshot {lab.name}"):
-                        request = TakeSnapshot(created_at=lab.created_at, scheduled=True)
+                        request = TakeSnapshot(
+                            lab=lab.name, created_at=lab.created_at, scheduled=True
+                        )
                         job = service_job("snapshot", request, lab=lab.name, project=lab.project)
                         submit(self._jobs, job)
 

@@ -22,8 +22,9 @@ from lab.api.events.notifier import Subscription
 from lab.api.http import problems
 from lab.api.http.auth import Caller
 from lab.api.http.models import Job
-from lab.api.http.units import IN_SECONDS, SecondsInQuery
+from lab.api.http.units import SecondsInQuery
 from lab.errors import LimitReached
+from lab.requests.request import IN_SECONDS
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
 

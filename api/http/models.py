@@ -6,119 +6,24 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from lab.api.http.units import IN_BYTES, IN_SECONDS, Bytes, Seconds, Time
-from lab.names import LAB_NAME_LIMIT
-from lab.spec import NODES_LIMIT
+from lab.api.http.units import Bytes, Seconds, Time
+from lab.requests.labs import LEASE_LIMIT
+from lab.requests.request import IN_BYTES, IN_SECONDS
 from lab.state.service import JobKind, Scope
-from lab.units import MIB
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
-NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
-NODE = r"^n[1-9]$"
-DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
-WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
-_LEAST_TTL, _MOST_TTL = 10.0, 366 * 86400.0
-_TERABYTE = 1 << 40
 
-Ttl = Annotated[Seconds, Field(ge=_LEAST_TTL, le=_MOST_TTL, examples=["1h"])]
-Idle = Annotated[Seconds, Field(ge=60, le=_MOST_TTL, examples=["30m"])]
+Ttl = Annotated[Seconds, Field(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
+Idle = Annotated[Seconds, Field(ge=60, le=LEASE_LIMIT, examples=["30m"])]
 
 
 class Asked(BaseModel):
     """A request; unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class Cluster(Asked):
-    """A cluster; fields that are left out have the defaults of `lab up`."""
-
-    blueprint: Annotated[str, Field(pattern=WORD, examples=["pxc"])]
-    nodes: Annotated[
-        Annotated[int, Field(ge=1, le=NODES_LIMIT)] | None,
-        Field(description="Default: the blueprint's; 3 for a cluster."),
-    ] = None
-    engine: Annotated[str | None, Field(pattern=ENGINE, examples=["mariadb:10.11"])] = None
-    image: Annotated[str | None, Field(pattern=WORD, description="The key of an image.")] = None
-    dataset: Annotated[
-        str | None,
-        Field(
-            pattern=DATASET,
-            description="The data that the nodes begin with: the latest version, or one.",
-            examples=["shop", "shop@2"],
-        ),
-    ] = None
-    profile: Annotated[str | None, Field(pattern=WORD, examples=["balanced"])] = None
-    options: Annotated[
-        dict[str, Any] | None,
-        Field(
-            max_length=32,
-            description="What differs from the defaults of the blueprint. The names are those of"
-            " lab.toml, each with one form: `delay` is a number of seconds; `on` and `set` are"
-            " lists of texts; files are their content: `my_cnf` is a list of `{text, role}`,"
-            " `init` a text; `user` is a list of `{name, scope, native, caching_sha2}`, with what"
-            " servers keep of a password.",
-            examples=[
-                {
-                    "topology": "chain",
-                    "semi_sync": True,
-                    "delay": 3600,
-                    "on": ["n3"],
-                    "set": ["max_connections=50"],
-                }
-            ],
-        ),
-    ] = None
-    memory: Annotated[
-        Bytes,
-        Field(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
-    ] = 768 * MIB
-    cpus: Annotated[int, Field(ge=1, le=64, description="Of a node.")] = 1
-    disk: Annotated[
-        Bytes,
-        Field(
-            ge=0,
-            le=_TERABYTE,
-            multiple_of=MIB,
-            description=f"Of a node, {IN_BYTES}; 0: the image's.",
-        ),
-    ] = 0
-
-
-class LabRequest(Cluster):
-    """A lab to create."""
-
-    name: Annotated[str | None, Field(pattern=NAME, examples=["shop"])] = None
-    accept_pooled_name: Annotated[
-        bool, Field(description="Also accept a lab of a warm pool, whose name differs.")
-    ] = False
-    snapshots: Annotated[
-        str | None,
-        Field(
-            max_length=100,
-            description="A schedule, such as hourly:24,daily:7.",
-            examples=["hourly:24"],
-        ),
-    ] = None
-    cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the template.")] = (
-        False
-    )
-    ttl: Annotated[Ttl | None, Field(description=f"The lease, {IN_SECONDS}.")] = None
-    heartbeat: Annotated[
-        Annotated[Seconds, Field(ge=_LEAST_TTL, le=3600)] | None,
-        Field(description=f"The lease that each heartbeat renews, {IN_SECONDS}."),
-    ] = None
-    idle: Annotated[
-        Idle | None, Field(description=f"End the lease after this time without use, {IN_SECONDS}.")
-    ] = None
-    protected: Annotated[bool, Field(description="The lab is removed only with force.")] = False
-    keep_failed: Annotated[
-        bool, Field(description="If creation fails, keep the failed lab until its lease ends.")
-    ] = False
 
 
 class LabPatch(Asked):
@@ -291,7 +196,7 @@ class TokenRequest(Asked):
     max_snapshots: Annotated[int | None, Field(ge=0, le=100000)] = None
     max_templates: Annotated[int | None, Field(ge=0, le=10000)] = None
     max_ttl: Annotated[
-        Annotated[Seconds, Field(ge=10, le=_MOST_TTL)] | None,
+        Annotated[Seconds, Field(ge=10, le=LEASE_LIMIT)] | None,
         Field(description=f"The longest lease, {IN_SECONDS}."),
     ] = None
 

@@ -57,5 +57,3 @@ OURS = "Value error, "
 
 ID_LIMIT = (1 << 63) - 1
 """The largest id that a database counts to."""
-IN_SECONDS = "in seconds, or a text such as 30m or 1d12h"
-IN_BYTES = "in bytes, or a text such as 768M or 1G"

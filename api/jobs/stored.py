@@ -12,6 +12,7 @@ import msgspec
 
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
+from lab.requests import request as requests
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import ClusterRequest, CreateLab, FillPool
 from lab.requests.request import Request
@@ -33,17 +34,26 @@ R = TypeVar("R", bound=Request)
 
 def read(job: JobRecord, given: Mapping[str, Any], kind: type[R]) -> R:
     """The request ``given`` of a job, or the facts of it, as a ``kind``; raises InvalidSpec."""
-    said = {key: value for key, value in given.items() if value is not None}
+    empty = requests.marked(kind, "empty")
+    null = {key for key, value in given.items() if value is None or (not value and key in empty)}
+    said = {key: value for key, value in given.items() if key not in null}
+    said |= {name: _subject(job, where) for name, where in requests.subject(kind).items()}
     try:
         return msgspec.convert(said, kind)
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"the request of job {job.id} ({job.kind}) is invalid: {error}") from None
 
 
+def _subject(job: JobRecord, where: str) -> str:
+    return job.lab if where == "lab" else job.about.partition(":")[2]
+
+
 def plain(request: Request) -> dict[str, Any]:
-    """``request`` as JSON."""
+    """``request`` as JSON, without what the row of its job says it is about."""
     found: dict[str, Any] = msgspec.to_builtins(request)
-    return {key: value for key, value in found.items() if value or key not in request.LATER}
+    out = requests.subject(type(request))
+    kept = {key: value for key, value in found.items() if key not in out}
+    return {key: value for key, value in kept.items() if value or key not in request.LATER}
 
 
 def read_facts(job: JobRecord, kind: type[R]) -> R:

@@ -9,26 +9,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from lab.api.jobs import stored
-from lab.datasets.source import DumpFile, LabCapture, Source, Uploaded
+from lab.datasets.source import LabCapture, Source
 from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
-from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
 from lab.lifecycle.datasets import dataset as datasets
 from lab.lifecycle.host import gc
 from lab.lifecycle.images import image
-from lab.lifecycle.labs import branch as branching
-from lab.lifecycle.labs import power
-from lab.lifecycle.labs import start as starting
 from lab.lifecycle.labs.down import down
-from lab.lifecycle.labs.promote import promote
-from lab.lifecycle.labs.rollback import rollback
-from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.nodes.recovery import resume_paused
+from lab.lifecycle.perform import perform
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, Owner, parse_dataset
@@ -43,7 +39,10 @@ from lab.requests.labs import (
     LabRequest,
     Power,
     Promote,
+    RestartLab,
     RollBack,
+    StartLab,
+    StopLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -52,6 +51,7 @@ from lab.state.service import JobKind, JobRecord
 from lab.state.store import Store
 from lab.undo import Undo
 from lab.views.datasets import DatasetView
+from lab.views.labs import LabView
 from lab.wait import Deadline, until
 
 _PATIENCE = 5.0
@@ -96,7 +96,8 @@ def create(ctx: Context, task: Task[CreateLab]) -> str:
         _clear(ctx, made.name)
     request = task.request
     try:
-        return up(ctx, request.spec, cold=request.cold, keep_failed=request.keep_failed).name
+        view: LabView = perform(ctx, request)
+        return view.name
     except LabError as error:
         if request.keep_failed and (kept := lab_made_by(ctx.store, task.job.id)) is not None:
             _keep(ctx, kept.name, error)
@@ -203,22 +204,17 @@ def _same(ctx: Context, task: Task[LabRequest]) -> None:
 def start(ctx: Context, task: Task[Power]) -> str:
     """Start a lab or a node, and wait until it is ready."""
     _same(ctx, task)
-    name, node = task.job.lab, task.request.node
-    timeout = ctx.settings.ready_timeout
-    if node:
-        starting.start_node(ctx, name, node, timeout=timeout)
-    else:
-        starting.start(ctx, name, timeout=timeout)
-    return name
+    perform(ctx, StartLab(lab=task.job.lab, node=task.request.node))
+    return task.job.lab
 
 
 def stop(ctx: Context, task: Task[Power]) -> str:
     """Stop a lab or a node; ``force``: power off without a shutdown."""
     _same(ctx, task)
-    node = task.request.node or None
-    with ctx.progress.step("stop", f"stopping {task.job.lab}{f', {node}' if node else ''}"):
-        power.stop(ctx, task.job.lab, node=node, force=task.request.force)
-    return task.job.lab
+    name, node, force = task.job.lab, task.request.node, task.request.force
+    with ctx.progress.step("stop", f"stopping {name}{f', {node}' if node else ''}"):
+        perform(ctx, StopLab(lab=name, node=node, force=force))
+    return name
 
 
 def restart(ctx: Context, task: Task[Power]) -> str:
@@ -229,33 +225,33 @@ def restart(ctx: Context, task: Task[Power]) -> str:
 
 def build_image(ctx: Context, task: Task[BuildImage]) -> str:
     """Build an image, and return it as the job's subject."""
-    recipe, rebuild = task.request.recipe, task.request.rebuild
-    if task.again and rebuild:
+    request, recipe = task.request, task.request.recipe
+    if task.again and request.rebuild:
         # An interrupted attempt may have built it already.
         since = task.job.started_at or task.job.created_at
         done = [r for r in ctx.store.images.all() if r.recipe == recipe and r.created_at >= since]
-        rebuild = not any(record.state == "ready" for record in done)
-    return str(Owner("image", image.build(ctx, recipe, rebuild=rebuild).key))
+        request = replace(request, rebuild=not any(record.state == "ready" for record in done))
+    return str(Owner("image", perform(ctx, request).key))
 
 
 def delete_image(ctx: Context, task: Task[DeleteImage]) -> str:
     """Remove an image, and return it as the job's subject."""
-    return _removed(task, lambda key: image.remove(ctx, key))
+    return _removed(ctx, task)
 
 
 def build_template(ctx: Context, task: Task[BuildTemplate]) -> str:
     """Build a template, and return it as the job's subject."""
-    return str(Owner("template", template.build(ctx, task.request.spec).key))
+    return str(Owner("template", perform(ctx, task.request).key))
 
 
 def delete_template(ctx: Context, task: Task[DeleteTemplate]) -> str:
     """Remove a template, and return it as the job's subject."""
-    return _removed(task, lambda key: template.remove(ctx, key))
+    return _removed(ctx, task)
 
 
-def _removed(task: Task[Request], remove: Callable[[str], None]) -> str:
+def _removed(ctx: Context, task: Task[Request]) -> str:
     try:
-        remove(task.job.about.partition(":")[2])
+        perform(ctx, task.request)
     except NotFound:
         if not task.again:
             raise
@@ -271,17 +267,7 @@ def take_snapshot(ctx: Context, task: Task[TakeSnapshot]) -> str:
         return _labels(snapshot.rotate(ctx, name))
     if label := _taken_before(ctx, task, what):
         return f"snapshot:{label}"
-    request = task.request
-    taken = snapshot.take(
-        ctx,
-        name,
-        what,
-        disks_only=request.disks_only,
-        ttl=request.ttl,
-        protect=request.protected,
-        labelled=partial(_note, ctx, task),
-    )
-    return f"snapshot:{taken.label}"
+    return f"snapshot:{snapshot.take(ctx, task.request, labelled=partial(_note, ctx, task)).label}"
 
 
 def _note(ctx: Context, task: Task[LabRequest], label: str) -> None:
@@ -312,14 +298,13 @@ def _taken_before(ctx: Context, task: Task[LabRequest], what: str) -> str:
 def delete_snapshot(ctx: Context, task: Task[DeleteSnapshot]) -> str:
     """Remove a snapshot, and return it as the job's subject."""
     _same(ctx, task)
-    force = task.request.force
-    return _removed(task, lambda label: snapshot.remove(ctx, task.job.lab, [label], force=force))
+    return _removed(ctx, task)
 
 
 def prune_snapshots(ctx: Context, task: Task[PruneSnapshots]) -> str:
     """Remove the snapshots that a lab's schedule does not keep; returns their labels."""
     _same(ctx, task)
-    return _labels(snapshot.prune(ctx, task.job.lab))
+    return _labels(perform(ctx, task.request))
 
 
 def _labels(done: Sequence[str]) -> str:
@@ -330,26 +315,15 @@ def _labels(done: Sequence[str]) -> str:
 def roll_back(ctx: Context, task: Task[RollBack]) -> str:
     """Roll back a lab or a node to a snapshot, and wait until it is ready."""
     _same(ctx, task)
-    name, request = task.job.lab, task.request
-    rollback(
-        ctx,
-        name,
-        request.to,
-        node=request.node or None,
-        cold=request.cold,
-        keep_sessions=request.keep_sessions,
-        timeout=ctx.settings.ready_timeout,
-    )
-    return name
+    perform(ctx, task.request)
+    return task.job.lab
 
 
 def promote_node(ctx: Context, task: Task[Promote]) -> str:
     """Have another node of a lab take writes, and wait until it is ready."""
     _same(ctx, task)
-    name, request = task.job.lab, task.request
-    timeout = ctx.settings.ready_timeout
-    promote(ctx, name, request.node, force=request.force, timeout=timeout)
-    return name
+    perform(ctx, task.request)
+    return task.job.lab
 
 
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
@@ -379,16 +353,8 @@ def branch(ctx: Context, task: Task[BranchLab]) -> str:
             last.push(f"snapshot {at}", partial(snapshot.remove_unused, ctx, task.job.lab, at))
         for name in names:
             with ctx.progress.step("branch", f"branch {len(whole) + 1} of {request.count}"):
-                (made,) = branching.branch(
-                    ctx,
-                    task.job.lab,
-                    name,
-                    at=at,
-                    ttl=request.ttl,
-                    keep_sessions=request.keep_sessions,
-                    identity=request.identity,
-                    timeout=ctx.settings.ready_timeout,
-                )
+                one = replace(request, name=name, at=at, count=1)
+                (made,) = perform(ctx, one)
             whole.add(made.name)
             undo.push(f"lab {made.name}", partial(down, ctx, made.name, force=True))
         undo.keep()
@@ -403,7 +369,8 @@ def _captured(ctx: Context, task: Task[BranchLab], made: Sequence[LabRecord]) ->
     if label:
         return label
     note = partial(_note, ctx, task)
-    return snapshot.take(ctx, task.job.lab, "branch", ttl=snapshot.KEPT, labelled=note).label
+    asked = TakeSnapshot(lab=task.job.lab, name="branch", ttl=snapshot.KEPT)
+    return snapshot.take(ctx, asked, labelled=note).label
 
 
 def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
@@ -412,11 +379,8 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
     upload = ctx.home.uploads / request.upload if request.upload else None
     done = datasets.made_by(ctx, task.job.id) if task.again else None
     try:
-        source = parse_source(request.source)
-        _check_same_lab(ctx, source, request.lab_created_at)
-        if isinstance(source, Uploaded) and upload is not None and upload.is_file():
-            source = DumpFile(upload, source.packing, str(source))
-        made = done or datasets.create(ctx, request, source)
+        _check_same_lab(ctx, parse_source(request.source), request.lab_created_at)
+        made = done or perform(ctx, request)
     finally:
         if upload is not None:
             shutil.rmtree(upload.parent, ignore_errors=True)
@@ -437,10 +401,7 @@ def _check_same_lab(ctx: Context, source: Source, created_at: float | None) -> N
 def refresh_dataset(ctx: Context, task: Task[RefreshDataset]) -> str:
     """Make the next version of a dataset, and return it as the job's subject."""
     done = datasets.made_by(ctx, task.job.id) if task.again else None
-    name = task.job.about.partition(":")[2]
-    return _version(
-        done or datasets.refresh(ctx, name, keep=task.request.keep, force=task.request.force)
-    )
+    return _version(done or perform(ctx, task.request))
 
 
 def _version(made: DatasetView) -> str:
@@ -462,7 +423,8 @@ def delete_dataset(ctx: Context, task: Task[DeleteDataset]) -> str:
     kept: list[Conflict] = []
     for record in there:
         try:
-            datasets.remove(ctx, f"{name}@{record.version}", defer=task.request.defer)
+            which = f"{name}@{record.version}"
+            perform(ctx, DeleteDataset(which=which, defer=task.request.defer))
         except Conflict as error:
             kept.append(error)
     if kept:
@@ -478,9 +440,9 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "delete": Work(DeleteLab, delete),
     "expire": Work(ExpireLab, expire),
     "fill": Work(FillPool, create),
-    "start": Work(Power, start),
-    "stop": Work(Power, stop),
-    "restart": Work(Power, restart),
+    "start": Work(StartLab, start),
+    "stop": Work(StopLab, stop),
+    "restart": Work(RestartLab, restart),
     "build-image": Work(BuildImage, build_image),
     "delete-image": Work(DeleteImage, delete_image),
     "build-template": Work(BuildTemplate, build_template),

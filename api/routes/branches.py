@@ -3,65 +3,33 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
+from msgspec.structs import replace
 
 from lab.api.core.admission import need_to_branch
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import many
 from lab.api.http.auth import Caller, User
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer
-from lab.api.http.models import NAME, Asked, Job, Ttl
-from lab.api.http.units import IN_SECONDS
+from lab.api.http.models import Job
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
-from lab.api.routes.snapshots import LABEL
 from lab.errors import Conflict
-from lab.lifecycle.labs.branch import MOST
 from lab.lifecycle.nodes.inspect import check_usable
 from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
-from lab.spec import Identity
 from lab.state.service import JobRecord
 from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
-
-
-class BranchRequest(Asked):
-    """Branches of a lab."""
-
-    name: Annotated[
-        str | None,
-        Field(pattern=NAME, description="Numbered if there are several.", examples=["shop-try"]),
-    ] = None
-    at: Annotated[
-        str | None,
-        Field(
-            pattern=LABEL,
-            description="A label, a name (the newest of it); null: the lab as it is now.",
-        ),
-    ] = None
-    count: Annotated[int, Field(ge=1, le=MOST, description="How many labs to create.")] = 1
-    ttl: Annotated[Ttl | None, Field(description=f"The lease, {IN_SECONDS}.")] = None
-    keep_sessions: Annotated[
-        bool,
-        Field(
-            description="Keep the client sessions in the restored RAM; by default they are ended."
-        ),
-    ] = False
-    identity: Annotated[
-        Identity,
-        Field(description="`new`: restart the servers with ids and UUIDs that no other lab has."),
-    ] = "shared"
 
 
 @router.post(
@@ -76,7 +44,7 @@ async def branch(
     jobs: JobsOf,
     caller: User,
     name: Name,
-    asked: BranchRequest,
+    asked: FromBody[BranchLab],
     wait: Wait,
     key: Key = None,
 ) -> Response:
@@ -86,7 +54,7 @@ async def branch(
 
 
 def submit_branch(
-    jobs: Jobs, caller: Caller, name: str, asked: BranchRequest, key: str | None
+    jobs: Jobs, caller: Caller, name: str, asked: BranchLab, key: str | None
 ) -> JobRecord:
     """Submit the job that creates branches.
 
@@ -101,15 +69,8 @@ def submit_branch(
     if asked.at:
         with core.contexts.use() as ctx:
             at = snapshot.find(ctx, name, asked.at).label
-    request = BranchLab(
-        created_at=record.created_at,
-        name=asked.name or "",
-        at=at,
-        count=asked.count,
-        ttl=ttl,
-        keep_sessions=asked.keep_sessions,
-        identity=asked.identity,
-        owner=token.name,
+    request = replace(
+        asked, lab=name, created_at=record.created_at, at=at, ttl=ttl, owner=token.name
     )
     names = request.names
     job = new_job(token, "branch", request, lab=name, project=record.project, key=key)

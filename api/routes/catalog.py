@@ -9,13 +9,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
+from msgspec.structs import replace
 
 from lab.api.core.admission import need_of, need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Admin, Caller, Reader
-from lab.api.http.catalog import ImageRequest, TemplateRequest
+from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
@@ -33,7 +34,6 @@ from lab.lifecycle.captures import template
 from lab.lifecycle.host import catalog, engines
 from lab.names import Owner
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
-from lab.spec import LabSpec
 from lab.state.service import JobRecord
 from lab.views.catalog import EngineView, ImageView, TemplateView
 
@@ -66,7 +66,12 @@ def images(core: CoreOf, caller: Reader) -> list[Answer]:
     responses={201: {"model": model(ImageView), "description": "The image exists."}},
 )
 async def build_image(
-    core: CoreOf, jobs: JobsOf, caller: Admin, asked: ImageRequest, wait: Wait, key: Key = None
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: Admin,
+    asked: FromBody[BuildImage],
+    wait: Wait,
+    key: Key = None,
 ) -> Response:
     """Build an image from a recipe, unless it exists."""
     job = await in_thread(submit_image, jobs, caller, asked, key)
@@ -118,7 +123,12 @@ def templates(core: CoreOf, caller: Reader) -> list[Answer]:
     responses={201: {"model": model(TemplateView), "description": "The template exists."}},
 )
 async def build_template(
-    core: CoreOf, jobs: JobsOf, caller: Admin, asked: TemplateRequest, wait: Wait, key: Key = None
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: Admin,
+    asked: FromBody[BuildTemplate],
+    wait: Wait,
+    key: Key = None,
 ) -> Response:
     """Form a cluster and capture it as a template, unless it exists; its image is built first."""
     job = await in_thread(_build_template, jobs, caller, asked, key)
@@ -153,10 +163,10 @@ async def delete_template(
     return await job_answer(core, job, wait, _gone)
 
 
-def submit_image(jobs: Jobs, caller: Caller, asked: ImageRequest, key: str | None) -> JobRecord:
+def submit_image(jobs: Jobs, caller: Caller, asked: BuildImage, key: str | None) -> JobRecord:
     """Submit the job that builds an image; raises NotFound for an unknown recipe."""
     recipe = load(image_recipe(asked.recipe)).name
-    request = BuildImage(recipe=recipe, rebuild=asked.rebuild)
+    request = replace(asked, recipe=recipe)
     guests = [BUILDER] if jobs.core.settings.builder is not None else []
     job = new_job(caller.token, "build-image", request, key=key, guests=guests)
 
@@ -183,25 +193,12 @@ def submit_delete_image(jobs: Jobs, caller: Caller, which: str, if_match: str | 
     check_tag(f"the image {view.key}", _tag(view), if_match)
     owner = Owner("image", view.key)
     _check_unused(owner, view.used_by)
-    job = new_job(caller.token, "delete-image", DeleteImage(), about=str(owner))
+    job = new_job(caller.token, "delete-image", DeleteImage(which=view.key), about=str(owner))
     return submit(jobs, job)
 
 
-def _build_template(
-    jobs: Jobs, caller: Caller, asked: TemplateRequest, key: str | None
-) -> JobRecord:
-    request = BuildTemplate(
-        blueprint=asked.blueprint,
-        nodes=LabSpec(asked.blueprint).nodes if asked.nodes is None else asked.nodes,
-        engine=asked.engine or "",
-        memory=asked.memory,
-        cpus=asked.cpus,
-        disk=asked.disk,
-        profile=asked.profile or "",
-        image=asked.image or "",
-        dataset=asked.dataset or "",
-        options=asked.options or {},
-    )
+def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str | None) -> JobRecord:
+    request = replace(asked, nodes=asked.spec.nodes)
     core = jobs.core
     check_data(core.store, caller.project, request)
     guests = [node.size for node in planned(request.spec)]
@@ -232,7 +229,7 @@ def submit_delete_template(
     users = [lab.name for lab in core.store.labs.all() if lab.template == view.key]
     owner = Owner("template", view.key)
     _check_unused(owner, users)
-    job = new_job(caller.token, "delete-template", DeleteTemplate(), about=str(owner))
+    job = new_job(caller.token, "delete-template", DeleteTemplate(key=view.key), about=str(owner))
     return submit(jobs, job)
 
 

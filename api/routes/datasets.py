@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Path, Query, WebSocket
 from fastapi.responses import JSONResponse, Response
 
@@ -18,10 +19,10 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, answer, extended, many
 from lab.api.http.auth import Caller, Reader, User
-from lab.api.http.datasets import DatasetRequest
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import DATASET, NAME, Job
+from lab.api.http.models import Job
 from lab.api.http.transfer import Transfer
 from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
@@ -32,7 +33,7 @@ from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import blueprint
 from lab.datasets import queries
 from lab.datasets import source as sources
-from lab.datasets.live import Selection, require_server
+from lab.datasets.live import require_server
 from lab.datasets.source import (
     UPLOAD,
     LabCapture,
@@ -45,7 +46,7 @@ from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.images.provenance import read_provenance
-from lab.names import parse_dataset
+from lab.names import DATASET, LAB_NAME, parse_dataset
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
@@ -64,7 +65,7 @@ router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 Which = Annotated[
     str, Path(pattern=DATASET, description="A dataset, or a version of it.", examples=["crm@1"])
 ]
-Name = Annotated[str, Path(pattern=NAME, examples=["crm"])]
+Name = Annotated[str, Path(pattern=LAB_NAME, examples=["crm"])]
 _VERSION = extended(DatasetView, Answer, "DatasetVersion")
 _DATASET = extended(VersionsView, Answer, "Dataset")
 _OPEN = ("generate:", "lab:", UPLOAD)
@@ -92,7 +93,12 @@ def list_datasets(core: CoreOf, caller: Reader) -> list[Answer]:
     responses={201: {"model": _DATASET, "description": "Its first version is loaded."}},
 )
 async def create(
-    core: CoreOf, jobs: JobsOf, caller: User, asked: DatasetRequest, wait: Wait, key: Key = None
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    asked: FromBody[CreateDataset],
+    wait: Wait,
+    key: Key = None,
 ) -> Response:
     """Load data into an image; labs of it are requested with `dataset`."""
     job = await in_thread(submit_create, jobs, caller, asked, key)
@@ -189,7 +195,7 @@ async def delete(
     return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
-def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | None) -> JobRecord:
+def submit_create(jobs: Jobs, caller: Caller, asked: CreateDataset, key: str | None) -> JobRecord:
     """Submit the job that loads a dataset.
 
     Raises InvalidSpec, Forbidden, NotFound, Conflict, HostUnfit, LimitReached.
@@ -219,7 +225,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: DatasetRequest, key: str | 
 
 
 def _request(
-    core: Core, caller: Caller, asked: DatasetRequest, *, before: JobRecord | None
+    core: Core, caller: Caller, asked: CreateDataset, *, before: JobRecord | None
 ) -> tuple[CreateDataset, Source, str]:
     """The job's request, its source, and the project whose data it will have.
 
@@ -243,10 +249,7 @@ def _request(
     if text.startswith(UPLOAD):
         sent, text = _sent(core, caller, text.removeprefix(UPLOAD), before)
     source = sources.parse(text)
-    selection = Selection(
-        tuple(asked.tables), tuple(asked.where), tuple(asked.schema_only), asked.defaults_file
-    )
-    require_server(selection, source)
+    require_server(asked.selection, source)
     _check_engine(asked)
     if isinstance(source, LabCapture):
         record = caller.lab(core, source.lab)
@@ -258,30 +261,12 @@ def _request(
         created_at, project = record.created_at, record.project or project
     elif isinstance(source, StandardInput):
         raise InvalidSpec("a service has no standard input", hint="upload the dump")
-    request = CreateDataset(
-        name=asked.name,
-        source=text,
-        blueprint=asked.blueprint,
-        keep=asked.keep,
-        mask=asked.mask,
-        sql=asked.sql,
-        tables=selection.tables,
-        where=selection.where,
-        schema_only=selection.schema_only,
-        defaults_file=selection.defaults_file,
-        warm=asked.warm,
-        engine=asked.engine or "",
-        upload=sent,
-        lab_created_at=created_at,
-        shared=asked.shared,
-        force=asked.force,
-        settings=tuple(asked.settings),
-        my_cnf=asked.my_cnf,
-    )
+    facts = {"source": text, "upload": sent, "lab_created_at": created_at}
+    request = msgspec.structs.replace(asked, **facts)
     return request, source, project
 
 
-def _check_engine(asked: DatasetRequest) -> None:
+def _check_engine(asked: CreateDataset) -> None:
     """Raise InvalidSpec unless labs of the blueprint can have the engine of the dataset."""
     dataset.default_engine(blueprint(asked.blueprint))
     if asked.engine:
@@ -315,8 +300,8 @@ def submit_refresh(
         _check_admin(caller, "sources on the host and servers that it reaches")
     guest = dataset.guest_size(core.store, dataset.refreshable(name, made))
     job = new_job(
-        caller.token, "refresh-dataset", RefreshDataset(force=force), about=f"dataset:{name}",
-        project=record.project or None, key=key, guests=[guest],
+        caller.token, "refresh-dataset", RefreshDataset(name=name, force=force),
+        about=f"dataset:{name}", project=record.project or None, key=key, guests=[guest],
     )  # fmt: skip
 
     def check() -> None:
@@ -352,8 +337,8 @@ def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> Job
             hint="DELETE these first, or use ?defer=true: it is removed with the last of them",
         )
     job = new_job(
-        caller.token, "delete-dataset", DeleteDataset(defer=defer), about=f"dataset:{which}",
-        project=found[-1].project or None,
+        caller.token, "delete-dataset", DeleteDataset(which=which, defer=defer),
+        about=f"dataset:{which}", project=found[-1].project or None,
     )  # fmt: skip
     return submit(jobs, job)
 

@@ -18,9 +18,10 @@ from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView, Usage
-from lab.api.http.units import ID_LIMIT, IN_SECONDS, Seconds
+from lab.api.http.units import ID_LIMIT, Seconds
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
+from lab.requests.request import IN_SECONDS
 from lab.state.records import LabWithNodes
 from lab.views.host import GcReport
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
+from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
@@ -16,12 +17,13 @@ from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
 from lab.api.http.answers import model, page
 from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, page_of
-from lab.api.http.models import NAME, Job, LabPatch, LabRequest
+from lab.api.http.models import Job, LabPatch
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -31,6 +33,7 @@ from lab.errors import Conflict, LimitReached
 from lab.lifecycle.labs.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
+from lab.names import LAB_NAME
 from lab.observe.states import ListedState
 from lab.requests.labs import CreateLab, DeleteLab
 from lab.spec import LabSpec
@@ -41,7 +44,7 @@ from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
 
-Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
+Name = Annotated[str, Path(pattern=LAB_NAME, examples=["shop"])]
 
 
 @router.post(
@@ -52,7 +55,12 @@ Name = Annotated[str, Path(pattern=NAME, examples=["shop"])]
     responses={201: {"model": model(Lab), "description": "The lab is ready."}},
 )
 async def create(
-    core: CoreOf, jobs: JobsOf, caller: User, asked: LabRequest, wait: Wait, key: Key = None
+    core: CoreOf,
+    jobs: JobsOf,
+    caller: User,
+    asked: FromBody[CreateLab],
+    wait: Wait,
+    key: Key = None,
 ) -> Response:
     """Create a lab: a clone of a template. The first use of a template builds it, in minutes."""
     job = await in_thread(submit_create, jobs, caller, asked, key)
@@ -171,32 +179,12 @@ def default_ttl(core: Core, caller: Caller) -> float:
     return min(core.settings.serve.default_ttl, caller.token.max_ttl or float("inf"))
 
 
-def requested(core: Core, caller: Caller, asked: LabRequest) -> CreateLab:
+def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     """``asked`` as a job's request, with its lease; raises InvalidSpec, LimitReached."""
     ttl = asked.ttl or asked.heartbeat or default_ttl(core, caller)
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
-    request = CreateLab(
-        blueprint=asked.blueprint,
-        name=asked.name or "",
-        nodes=LabSpec(asked.blueprint).nodes if asked.nodes is None else asked.nodes,
-        engine=asked.engine or "",
-        memory=asked.memory,
-        cpus=asked.cpus,
-        disk=asked.disk,
-        ttl=ttl,
-        profile=asked.profile or "",
-        snapshots=asked.snapshots or "",
-        image=asked.image or "",
-        dataset=asked.dataset or "",
-        options=asked.options or {},
-        accept_pooled_name=asked.accept_pooled_name,
-        cold=asked.cold,
-        heartbeat=asked.heartbeat,
-        idle=asked.idle,
-        protected=asked.protected,
-        keep_failed=asked.keep_failed,
-        owner=caller.token.name,
-    )
+    given = replace(asked, ttl=ttl, owner=caller.token.name)
+    request = replace(given, nodes=given.spec.nodes)
     check_data(core.store, caller.project, request)
     planned(request.spec)
     core.settings.profile_of(request.spec.profile)
@@ -209,7 +197,7 @@ def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
     return snapshots_of(core, caller.token.project) if limited else UNLIMITED
 
 
-def submit_create(jobs: Jobs, caller: Caller, asked: LabRequest, key: str | None) -> JobRecord:
+def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None) -> JobRecord:
     """Submit the job that creates a lab.
 
     Raises InvalidSpec, Forbidden, Conflict, HostUnfit, LimitReached.
@@ -257,7 +245,7 @@ def submit_delete(
     else:  # not in the state database, found by its tags: for admins
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
-    request = DeleteLab(created_at=created_at, force=force, defer=defer)
+    request = DeleteLab(lab=name, created_at=created_at, force=force, defer=defer)
     return submit(jobs, new_job(caller.token, "delete", request, lab=name, project=project))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
+from msgspec.structs import replace
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
@@ -15,36 +16,35 @@ from lab.api.core.threads import Route, in_thread
 from lab.api.http import problems
 from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait, Waiter, job_answer
-from lab.api.http.models import NODE, Asked, Command, Job, Output
+from lab.api.http.models import Command, Job, Output
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
-from lab.requests.labs import Power, Promote
-from lab.state.service import JobRecord
+from lab.names import NODE_NAME
+from lab.requests.labs import Power, Promote, RestartLab, StartLab, StopLab
+from lab.state.service import JobKind, JobRecord
 from lab.views.labs import NodeView
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
-NodeName = Annotated[str, Path(pattern=NODE, examples=["n1"])]
+NodeName = Annotated[str, Path(pattern=NODE_NAME, examples=["n1"])]
 _DONE: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "The job has succeeded."}
 }
 Action = Literal["start", "stop", "restart", "kill"]
-
-
-class PromoteRequest(Asked):
-    """The node that is to take writes."""
-
-    node: Annotated[str, Field(pattern=NODE, examples=["n2"])]
-    force: Annotated[
-        bool,
-        Field(description="Also if the node that takes writes is lost; it is powered off."),
-    ] = False
+_POWER: Mapping[Action, tuple[JobKind, type[Power]]] = {
+    "start": ("start", StartLab),
+    "stop": ("stop", StopLab),
+    "restart": ("restart", RestartLab),
+    "kill": ("stop", StopLab),
+}
+"""The kind of job of an action, and its request."""
 
 
 # Before the actions, one of which it would be taken for.
@@ -52,7 +52,7 @@ class PromoteRequest(Asked):
     "/promote", operation_id="promoteNode", status_code=202, response_model=Job, responses=_DONE
 )
 async def promote_node(
-    jobs: JobsOf, caller: User, name: Name, asked: PromoteRequest, wait: Wait
+    jobs: JobsOf, caller: User, name: Name, asked: FromBody[Promote], wait: Wait
 ) -> Response:
     """Let another node take the writes of a lab: the source, or the primary of a group.
 
@@ -144,19 +144,19 @@ def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Actio
     with core.contexts.use() as ctx:
         if node:
             inspect.node_of(ctx, name, node)
-    request = Power(created_at=record.created_at, node=node, force=action == "kill")
-    kind = "stop" if action == "kill" else action
+    kind, power = _POWER[action]
+    request = power(lab=name, created_at=record.created_at, node=node, force=action == "kill")
     job = new_job(caller.token, kind, request, lab=name, project=record.project)
     return submit(jobs, job)
 
 
-def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: PromoteRequest) -> JobRecord:
+def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: Promote) -> JobRecord:
     """Submit the promotion of a node; raises NotFound."""
     core = jobs.core
     record = caller.lab(core, name)
     with core.contexts.use() as ctx:
         inspect.node_of(ctx, name, asked.node)
-    request = Promote(created_at=record.created_at, node=asked.node, force=asked.force)
+    request = replace(asked, lab=name, created_at=record.created_at)
     job = new_job(caller.token, "promote", request, lab=name, project=record.project)
     return submit(jobs, job)
 

@@ -8,19 +8,20 @@ from lab.api.core.admission import need_of
 from lab.api.core.threads import Route
 from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import User
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import LabRequest
 from lab.api.jobs.quota import check_quota
 from lab.api.routes.labs import counted, requested
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.lifecycle.labs.preview import preview
+from lab.requests.labs import CreateLab
 from lab.views.labs import Preview
 
 router = APIRouter(prefix="/v1", tags=["labs"], route_class=Route)
 
 
 @router.post("/preview", operation_id="previewLab", response_model=model(Preview))
-def preview_lab(core: CoreOf, caller: User, asked: LabRequest) -> Answer:
+def preview_lab(core: CoreOf, caller: User, asked: FromBody[CreateLab]) -> Answer:
     """What `POST /v1/labs` would create now; refused in the same cases. Ignores warm pools."""
     spec = requested(core, caller, asked).spec
     need = need_of(spec)

@@ -7,73 +7,42 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
+from msgspec.structs import replace
 
 from lab import schedule
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import NODE, Asked, Job, Ttl
-from lab.api.http.units import IN_SECONDS
+from lab.api.http.models import Asked, Job
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.snapshots import snapshot
+from lab.names import SNAPSHOT_LABEL
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
-from lab.schedule import ORIGIN
 from lab.state.service import JobRecord
 from lab.views.snapshots import Pruned, SnapshotView
 from lab.views.tree import descent
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 
-LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
-Label = Annotated[str, Path(pattern=LABEL, examples=["manual.20261121t110000"])]
+Label = Annotated[str, Path(pattern=SNAPSHOT_LABEL, examples=["manual.20261121t110000"])]
 _DONE: dict[int | str, dict[str, Any]] = {
     200: {"model": Job, "description": "The job has succeeded."}
 }
-
-
-class SnapshotRequest(Asked):
-    """A snapshot to take."""
-
-    name: Annotated[str, Field(max_length=40, examples=["before-upgrade"])] = "manual"
-    disks_only: Annotated[bool, Field(description="Omit the RAM of running nodes.")] = False
-    ttl: Annotated[
-        Ttl | None,
-        Field(description=f"Remove it after this time, once nothing needs it, {IN_SECONDS}."),
-    ] = None
-    protected: Annotated[bool, Field(description="It is removed only with force.")] = False
 
 
 class SnapshotPatch(Asked):
     """Changes of a snapshot."""
 
     protected: bool
-
-
-class RollbackRequest(Asked):
-    """The snapshot to roll back to."""
-
-    to: Annotated[
-        str, Field(pattern=LABEL, description="A label, a name (the newest of it), or `origin`.")
-    ] = ORIGIN
-    node: Annotated[str | None, Field(pattern=NODE, description="Only this node.")] = None
-    cold: Annotated[bool, Field(description="Cold boot: do not restore RAM from the snapshot.")] = (
-        False
-    )
-    keep_sessions: Annotated[
-        bool,
-        Field(
-            description="Keep the client sessions in the restored RAM; by default they are ended."
-        ),
-    ] = False
 
 
 @router.get("/snapshots", operation_id="listSnapshots", response_model=many(SnapshotView))
@@ -103,7 +72,7 @@ async def take(
     jobs: JobsOf,
     caller: User,
     name: Name,
-    asked: SnapshotRequest,
+    asked: FromBody[TakeSnapshot],
     wait: Wait,
     key: Key = None,
 ) -> Response:
@@ -164,7 +133,7 @@ async def delete(
     responses=_DONE,
 )
 async def roll_back(
-    core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: RollbackRequest, wait: Wait
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: FromBody[RollBack], wait: Wait
 ) -> Response:
     """Roll back a lab, or one node, to a snapshot; later writes are lost.
 
@@ -175,19 +144,13 @@ async def roll_back(
 
 
 def submit_take(
-    jobs: Jobs, caller: Caller, name: str, asked: SnapshotRequest, key: str | None
+    jobs: Jobs, caller: Caller, name: str, asked: TakeSnapshot, key: str | None
 ) -> JobRecord:
     """Submit a snapshot; raises NotFound, InvalidSpec, LimitReached."""
     core, token = jobs.core, caller.token
     record = caller.lab(core, name)
     schedule.check_name(asked.name)
-    request = TakeSnapshot(
-        created_at=record.created_at,
-        name=asked.name,
-        disks_only=asked.disks_only,
-        ttl=asked.ttl,
-        protected=asked.protected,
-    )
+    request = replace(asked, lab=name, created_at=record.created_at)
     job = new_job(token, "snapshot", request, lab=name, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
     taken = snapshots_of(core, record.project) if limited else UNLIMITED
@@ -211,7 +174,7 @@ def submit_delete(
     with core.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
     about = f"snapshot:{found}"
-    request = DeleteSnapshot(created_at=record.created_at, force=force)
+    request = DeleteSnapshot(lab=name, created_at=record.created_at, label=found, force=force)
     project = record.project
     job = new_job(caller.token, "delete-snapshot", request, lab=name, about=about, project=project)
     return submit(jobs, job)
@@ -219,7 +182,7 @@ def submit_delete(
 
 def _prune(jobs: Jobs, caller: Caller, name: str) -> JobRecord:
     record = caller.lab(jobs.core, name)
-    request = PruneSnapshots(created_at=record.created_at)
+    request = PruneSnapshots(lab=name, created_at=record.created_at)
     job = new_job(caller.token, "prune-snapshots", request, lab=name, project=record.project)
     return submit(jobs, job)
 
@@ -230,7 +193,7 @@ def _pruned(job: JobRecord) -> Response:
     return JSONResponse(answer(found).model_dump())
 
 
-def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollbackRequest) -> JobRecord:
+def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollBack) -> JobRecord:
     """Submit the rollback of a lab, or of one node; raises NotFound."""
     core = jobs.core
     record = caller.lab(core, name)
@@ -238,13 +201,7 @@ def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollbackReques
         if asked.node:
             inspect.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
-    request = RollBack(
-        created_at=record.created_at,
-        to=label,
-        node=asked.node or "",
-        cold=asked.cold,
-        keep_sessions=asked.keep_sessions,
-    )
+    request = replace(asked, lab=name, created_at=record.created_at, to=label)
     job = new_job(caller.token, "rollback", request, lab=name, project=record.project)
     return submit(jobs, job)
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 
-from lab.api.http.catalog import ImageRequest
-from lab.api.http.datasets import DatasetRequest
-from lab.api.http.models import Asked, LabPatch, LabRequest
+from lab.api.http import bodies
+from lab.api.http.models import LabPatch
 from lab.api.http.units import OURS
-from lab.api.routes.branches import BranchRequest
-from lab.api.routes.snapshots import RollbackRequest, SnapshotRequest
 from lab.blueprints import BLUEPRINTS, blueprint
 from lab.errors import InvalidSpec
 from lab.options import Options
+from lab.requests.datasets import CreateDataset
+from lab.requests.images import BuildImage
+from lab.requests.labs import BranchLab, CreateLab, RollBack
+from lab.requests.request import Request
+from lab.requests.snapshots import TakeSnapshot
 from lab.units import parse_duration
 
-M = TypeVar("M", bound=Asked)
+T = TypeVar("T")
+R = TypeVar("R", bound=Request)
 
 _READ: Mapping[str, Callable[[str], Any]] = {
     "protected": lambda text: text == "yes",
@@ -129,9 +134,9 @@ class InvalidForm(InvalidSpec):
         self.fields = frozenset(wrong)
 
 
-def lab_request(fields: Mapping[str, str]) -> LabRequest:
+def lab_request(fields: Mapping[str, str]) -> CreateLab:
     """The request of a lab in a form; empty fields have their defaults. Raises InvalidForm."""
-    asked = _read(LabRequest, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
+    asked = _request(CreateLab, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
     said, wrong = {}, {}
     for one in changed_options(fields):
         try:
@@ -140,40 +145,40 @@ def lab_request(fields: Mapping[str, str]) -> LabRequest:
             wrong[one.name] = error.what
     if wrong:
         raise InvalidForm(wrong)
-    return asked.model_copy(update={"options": said}) if said else asked
+    return replace(asked, options=said) if said else asked
 
 
-def image_request(fields: Mapping[str, str]) -> ImageRequest:
+def image_request(fields: Mapping[str, str]) -> BuildImage:
     """The request of an image in a form; raises InvalidForm."""
-    return _read(ImageRequest, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
+    return _request(BuildImage, {k: v for k, v in fields.items() if k in ("recipe", "rebuild")})
 
 
-def dataset_request(fields: Mapping[str, str]) -> DatasetRequest:
+def dataset_request(fields: Mapping[str, str]) -> CreateDataset:
     """The request of a dataset in a form; raises InvalidForm."""
     said = {k: v for k, v in fields.items() if k in _DATASET and v.strip()}
-    return _read(DatasetRequest, said)
+    return _request(CreateDataset, said)
 
 
-def snapshot_request(fields: Mapping[str, str]) -> SnapshotRequest:
+def snapshot_request(fields: Mapping[str, str]) -> TakeSnapshot:
     """The request of a snapshot in a form; raises InvalidForm."""
     said = {k: v for k, v in fields.items() if k in _SNAPSHOT and v.strip()}
-    return _read(SnapshotRequest, said)
+    return _request(TakeSnapshot, said)
 
 
-def branch_request(fields: Mapping[str, str]) -> BranchRequest:
+def branch_request(fields: Mapping[str, str]) -> BranchLab:
     """The request of branches in a form; raises InvalidForm.
 
     Its fields may have the prefix ``branch_``, as another form of the page has fields of the same
     names.
     """
     said = {k: v for k, v in fields.items() if k in _BRANCH and v.strip()}
-    return _read(BranchRequest, said, prefix="branch_")
+    return _request(BranchLab, said, prefix="branch_")
 
 
-def rollback_request(label: str, fields: Mapping[str, str]) -> RollbackRequest:
+def rollback_request(label: str, fields: Mapping[str, str]) -> RollBack:
     """The request of a rollback to ``label`` in a form; raises InvalidForm."""
     said = {k: v for k, v in fields.items() if k in ("node", "cold") and v.strip()}
-    return _read(RollbackRequest, {"to": label, **said})
+    return _request(RollBack, {"to": label, **said})
 
 
 def new_key() -> str:
@@ -188,18 +193,24 @@ def key_of(fields: Mapping[str, str]) -> str | None:
 
 def lab_patch(fields: Mapping[str, str]) -> LabPatch:
     """The changes of a lab in a form; raises InvalidForm."""
-    asked = _read(LabPatch, {k: v for k, v in fields.items() if k in ("ttl", "protected")})
+    asked = _read(
+        LabPatch.model_validate, {k: v for k, v in fields.items() if k in ("ttl", "protected")}
+    )
     if asked.ttl is asked.protected is None:
         raise InvalidForm({"ttl": "a duration such as 1h is needed"})
     return asked
 
 
-def _read(model: type[M], said: Mapping[str, str], *, prefix: str = "") -> M:
-    """The fields of a form as a ``model``; ``prefix`` is removed from names that have it."""
+def _request(kind: type[R], said: Mapping[str, str], *, prefix: str = "") -> R:
+    """The fields of a form as a request; ``prefix`` is removed from names that have it."""
+    return _read(partial(bodies.read, kind), said, prefix=prefix)
+
+
+def _read(make: Callable[[dict[str, Any]], T], said: Mapping[str, str], *, prefix: str = "") -> T:
     names = {field.removeprefix(prefix): field for field in said}
     asked = {name: _READ.get(name, str)(said[field].strip()) for name, field in names.items()}
     try:
-        return model.model_validate(asked)
+        return make(asked)
     except ValidationError as error:
         wrong: dict[str, str] = {}
         for one in error.errors():

@@ -18,7 +18,6 @@ from lab.api.routes.logs import Lines, Source, last_lines
 from lab.api.routes.power import (
     Action,
     NodeName,
-    PromoteRequest,
     submit_power,
     submit_promote,
 )
@@ -26,6 +25,7 @@ from lab.api.web import pages
 from lab.api.web.labs import lab_page
 from lab.api.web.request import Fields, PageRoute, UseAccess
 from lab.errors import LabError, NotFound
+from lab.requests.labs import Promote
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
 
@@ -65,7 +65,7 @@ def promote(
     """Have a node take the writes of its lab."""
 
     def act() -> str:
-        asked = PromoteRequest(node=node, force=fields.get("force") == "yes")
+        asked = Promote(node=node, force=fields.get("force") == "yes")
         submit_promote(jobs, caller, name, asked)
         return f"/labs/{name}"
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from lab.client import credentials, requests
+from lab.client import credentials
 from lab.client.ca import check_pem
-from lab.client.create import build, make, make_branches
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import read, read_lab
+from lab.client.run import run
 from lab.client.snapshots import Snapshots
 from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
-from lab.config.labfile import LabValues
-from lab.errors import NotFound, NotReady
+from lab.config.labfile import LabValues, merge
+from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
+from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+from lab.requests.labs import (
+    BranchLab,
+    CreateLab,
+    DeleteLab,
+    Power,
+    Promote,
+    RestartLab,
+    RollBack,
+    StartLab,
+    StopLab,
+)
+from lab.requests.request import Request, said
 from lab.spec import Identity, LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
@@ -33,6 +46,12 @@ if TYPE_CHECKING:
     from lab.client.datasets import Datasets
 
 Action = Literal["start", "stop", "restart", "kill"]
+_POWER: Mapping[Action, type[Power]] = {
+    "start": StartLab,
+    "stop": StopLab,
+    "restart": RestartLab,
+    "kill": StopLab,
+}
 
 _GC = 3600.0
 _FINAL = ("stopped", "failed", "removing", "unrecorded")
@@ -70,6 +89,15 @@ class Client:
     def close(self) -> None:
         """Close the connections; labs stay."""
         self._wire.close()
+
+    def run(
+        self, request: Request, *, timeout: float | None = None, listener: Listener | None = None
+    ) -> Any:
+        """Perform a request of ``lab.requests``, and return what it makes, as the methods below do.
+
+        ``timeout``: seconds for all of it. ``listener`` is called with its steps.
+        """
+        return run(self._wire, self.jobs, request, timeout, listener)
 
     @contextmanager
     def lab(
@@ -118,23 +146,22 @@ class Client:
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        spec = requests.spec_of(wanted, values)
-        body = requests.lab(
-            spec,
+        asked = CreateLab.of(
+            _spec(wanted, values),
             cold=cold,
             protected=protected,
+            keep_failed=keep_failed,
             heartbeat=heartbeat,
             idle=idle,
-            keep_failed=keep_failed,
         )
-        return make(self._wire, self.jobs, body, timeout=timeout, listener=listener)
+        found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def preview(
         self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
     ) -> Preview:
         """What ``create`` would create now; nothing is changed. Raises as it does."""
-        spec = requests.spec_of(wanted, values)
-        body = requests.lab(spec, cold=cold)
+        body = said(CreateLab.of(_spec(wanted, values), cold=cold))
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:
@@ -161,10 +188,9 @@ class Client:
         ``defer``: of one with branches the nodes now, and the rest with the last branch. Raises
         NotFound, Conflict (protected, busy, branches), NotReady (``timeout``; the job continues).
         """
-        wanted = {"force": force, "defer": defer}
-        query = {key: "true" for key, value in wanted.items() if value}
-        self.jobs.done("DELETE", path_of("labs", name), query, timeout, listener)
-        return not defer or name not in [lab.name for lab in self.labs()]
+        asked = DeleteLab(lab=name, force=force, defer=defer)
+        found: bool = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
@@ -213,9 +239,9 @@ class Client:
 
         Raises NotFound, Conflict, NotReady.
         """
-        where = ("labs", name, "nodes", node) if node else ("labs", name)
-        self.jobs.done("POST", path_of(*where, action), {}, timeout, listener)
-        return self.get(name)
+        asked = _POWER[action](lab=name, node=node, force=action == "kill")
+        found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def promote(
         self,
@@ -231,9 +257,9 @@ class Client:
         ``force``: also without the node that takes them now, if that does not answer. Raises
         NotFound, InvalidSpec, Conflict, NotReady.
         """
-        body: dict[str, Any] = {"node": node, **({"force": True} if force else {})}
-        self.jobs.done("POST", path_of("labs", name, "promote"), {}, timeout, listener, body)
-        return self.get(name)
+        asked = Promote(lab=name, node=node, force=force)
+        found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def rollback(
         self,
@@ -252,12 +278,9 @@ class Client:
         ``keep_sessions``: client sessions in that RAM are not ended. Raises NotFound, Conflict,
         NotReady.
         """
-        body: dict[str, Any] = {"to": to, **({"node": node} if node else {})}
-        body |= {"cold": True} if cold else {}
-        body |= {"keep_sessions": True} if keep_sessions else {}
-        path = path_of("labs", name, "rollback")
-        self.jobs.done("POST", path, {}, timeout, listener, body)
-        return self.get(name)
+        asked = RollBack(lab=name, to=to, node=node, cold=cold, keep_sessions=keep_sessions)
+        found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def branch(
         self,
@@ -281,10 +304,17 @@ class Client:
         job is cancelled and no branch is left. Raises NotFound, InvalidSpec, Conflict, Forbidden,
         LimitReached, HostUnfit, NotReady.
         """
-        given = {"name": new, "at": at, "ttl": ttl, "keep_sessions": keep_sessions or None}
-        given |= {"identity": identity if identity != "shared" else None}
-        body = {"count": count, **{k: v for k, v in given.items() if v not in ("", None)}}
-        return make_branches(self._wire, self.jobs, name, body, timeout=timeout, listener=listener)
+        asked = BranchLab(
+            lab=name,
+            name=new,
+            at=at,
+            count=count,
+            ttl=ttl,
+            keep_sessions=keep_sessions,
+            identity=identity,
+        )
+        found: list[Lab] = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: str = "", timeout: float = 60.0
@@ -368,14 +398,13 @@ class Client:
         listener: Listener | None = None,
     ) -> ImageView:
         """Build an image, for admins; ``rebuild``: even if it exists. The rest as ``create``."""
-        body = {"recipe": recipe, "rebuild": rebuild}
-        return build(
-            self._wire, self.jobs, "images", body, ImageView, timeout=timeout, listener=listener
-        )
+        asked = BuildImage(recipe=recipe, rebuild=rebuild)
+        found: ImageView = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def remove_image(self, which: str, *, listener: Listener | None = None) -> None:
         """Remove an image, for admins, by key or recipe; raises NotFound, Conflict (in use)."""
-        self.jobs.done("DELETE", path_of("images", which), {}, None, listener)
+        self.run(DeleteImage(which=which), listener=listener)
 
     def templates(self) -> list[TemplateView]:
         """All templates."""
@@ -390,17 +419,24 @@ class Client:
         **values: Unpack[LabValues],
     ) -> TemplateView:
         """Build the template for such labs unless it exists, for admins; as ``create``."""
-        body = requests.cluster(requests.spec_of(wanted, values))
-        return build(
-            self._wire, self.jobs, "templates", body, TemplateView,
-            timeout=timeout, listener=listener,
-        )  # fmt: skip
+        asked = BuildTemplate.of(_spec(wanted, values))
+        found: TemplateView = self.run(asked, timeout=timeout, listener=listener)
+        return found
 
     def remove_template(self, key: str, *, listener: Listener | None = None) -> None:
         """Remove a template, for admins; raises NotFound, Conflict (in use)."""
-        self.jobs.done("DELETE", path_of("templates", key), {}, None, listener)
+        self.run(DeleteTemplate(key=key), listener=listener)
 
     def _made(self, name: str, wait: float) -> Lab:
         """A lab, once its creation has ended, or as it is after ``wait`` seconds."""
         query = {"wait": int(wait)} if wait >= 1 else {}
         return read_lab(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
+
+
+def _spec(wanted: str | LabSpec, values: LabValues) -> LabSpec:
+    """The specification of a lab; raises InvalidSpec."""
+    if isinstance(wanted, str):
+        return merge({}, {**values, "blueprint": wanted})
+    if values:
+        raise InvalidSpec(f"a LabSpec cannot be combined with {', '.join(values)}")
+    return wanted

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import urlencode
 
-import msgspec
 from websockets.exceptions import ConnectionClosed
 
 from lab.client.archives import PIECE, broken, heard
-from lab.client.create import submitted
 from lab.client.jobs import Jobs
-from lab.client.models import read
+from lab.client.models import dataset_of, datasets_of, read
+from lab.client.run import run
 from lab.client.transport import Wire, path_of
 from lab.client.tunnel import open_socket
-from lab.errors import NotFound
 from lab.progress import Listener, ignore
-from lab.requests.datasets import CreateDataset
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.request import Request
 from lab.views.datasets import DatasetView, PersonalColumn, UploadView
-
-_OF_SERVICE = ("upload", "lab_created_at")
 
 
 class Datasets:
@@ -37,12 +32,11 @@ class Datasets:
 
     def all(self) -> list[DatasetView]:
         """All versions of all datasets that the token sees, by name."""
-        answer = self._wire.ask("GET", path_of("datasets"))
-        return [view for one in read(answer.body, list[_Dataset]) for view in one.versions]
+        return datasets_of(self._wire.ask("GET", path_of("datasets")).body)
 
     def get(self, which: str) -> DatasetView:
         """A version, such as ``shop@2``, or the latest of ``shop``; raises NotFound."""
-        return _latest(read(self._wire.ask("GET", path_of("datasets", which)).body, _Dataset))
+        return dataset_of(self._wire.ask("GET", path_of("datasets", which)).body)
 
     def scan(self, which: str) -> list[PersonalColumn]:
         """Columns that look personal and that no masking rule covers; raises NotFound."""
@@ -118,19 +112,7 @@ class Datasets:
             force=force,
             shared=shared,
         )
-        return self.send(asked, timeout=timeout, listener=listener)
-
-    def send(
-        self,
-        asked: CreateDataset,
-        *,
-        timeout: float | None = None,
-        listener: Listener | None = None,
-    ) -> DatasetView:
-        """``create`` by a request; its ``upload`` and ``lab_created_at`` are the service's."""
-        fields = msgspec.to_builtins(asked).items()
-        body = {name: value for name, value in fields if value and name not in _OF_SERVICE}
-        return self._make(path_of("datasets"), body, timeout, listener)
+        return self._made(asked, timeout, listener)
 
     def refresh(
         self,
@@ -144,47 +126,19 @@ class Datasets:
 
         ``force``: also if the source has much less than the latest version.
         """
-        path = path_of("datasets", name, "refresh") + ("?force=true" if force else "")
-        return self._make(path, None, timeout, listener)
+        return self._made(RefreshDataset(name=name, force=force), timeout, listener)
 
     def remove(self, which: str, *, defer: bool = False, listener: Listener | None = None) -> bool:
         """Remove a version, or all of a dataset; whether it is gone.
 
         ``defer``: what labs use is removed with the last of them. Raises NotFound, Conflict.
         """
-        query = {"defer": "true"} if defer else {}
-        self._jobs.done("DELETE", path_of("datasets", which), query, None, listener)
-        if not defer:
-            return True
-        name, _, version = which.partition("@")
-        there = [view for view in self.all() if view.name == name]
-        return not [view for view in there if version in ("", str(view.version))]
+        asked = DeleteDataset(which=which, defer=defer)
+        gone: bool = run(self._wire, self._jobs, asked, None, listener)
+        return gone
 
-    def _make(
-        self, path: str, body: object, timeout: float | None, listener: Listener | None
+    def _made(
+        self, asked: Request, timeout: float | None, listener: Listener | None
     ) -> DatasetView:
-        key = str(uuid.uuid4())
-        answer, about = submitted(
-            self._jobs,
-            lambda: self._wire.ask("POST", path, body=body, key=key),
-            timeout=timeout,
-            listener=listener,
-        )
-        if about:
-            return self.get(about.partition(":")[2])
-        return _latest(read(answer.body, _Dataset))
-
-
-@dataclass(frozen=True)
-class _Dataset:
-    """A dataset as the service describes it, as far as it is used here."""
-
-    name: str
-    versions: list[DatasetView] = field(default_factory=list)
-
-
-def _latest(found: _Dataset) -> DatasetView:
-    ready = [view for view in found.versions if view.state == "ready"] or found.versions
-    if not ready:
-        raise NotFound(f"there is no dataset {found.name!r}")
-    return ready[-1]
+        view: DatasetView = run(self._wire, self._jobs, asked, timeout, listener)
+        return view

@@ -13,7 +13,8 @@ import msgspec
 
 from lab.client.problem import error_of
 from lab.config.profile import PROFILES, risks
-from lab.errors import Interrupted, LabError
+from lab.errors import Interrupted, LabError, NotFound
+from lab.views.datasets import DatasetView
 from lab.views.labs import Lab
 
 T = TypeVar("T")
@@ -101,3 +102,25 @@ def read_lab(data: object) -> Lab:
         "risks": risks(profile) if profile else [],
     }
     return read({**data, **login, **more}, Lab)
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """A dataset as the service describes it, as far as it is used here."""
+
+    name: str
+    versions: list[DatasetView] = field(default_factory=list)
+
+
+def datasets_of(data: object) -> list[DatasetView]:
+    """All versions in a list of datasets; raises LabError."""
+    return [view for one in read(data, list[_Dataset]) for view in one.versions]
+
+
+def dataset_of(data: object) -> DatasetView:
+    """The latest version of a dataset that is ready; raises NotFound, LabError."""
+    found = read(data, _Dataset)
+    ready = [view for view in found.versions if view.state == "ready"] or found.versions
+    if not ready:
+        raise NotFound(f"there is no dataset {found.name!r}")
+    return ready[-1]

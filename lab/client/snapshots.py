@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-from typing import Any
-
 from lab.client.jobs import Jobs
-from lab.client.models import Job, read
+from lab.client.models import read
+from lab.client.run import run
 from lab.client.transport import Wire, path_of
-from lab.errors import NotFound
 from lab.progress import Listener
-from lab.views.snapshots import Pruned, SnapshotView
+from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.views.snapshots import SnapshotView
 
 
 class Snapshots:
@@ -40,20 +38,11 @@ class Snapshots:
         ``ttl``: seconds until it is removed, once nothing descends from it. ``protected``: it is
         removed only with force. Raises NotFound, InvalidSpec, Conflict.
         """
-        path, key = path_of("labs", lab, "snapshots"), str(uuid.uuid4())
-        body: dict[str, Any] = {"name": name}
-        body |= {"disks_only": True} if disks_only else {}
-        body |= {"ttl": ttl} if ttl is not None else {}
-        body |= {"protected": True} if protected else {}
-        answer = self._wire.ask("POST", path, body=body, key=key)
-        if answer.status == 201:
-            return read(answer.body, SnapshotView)
-        job = self._jobs.follow(read(answer.body, Job).id, listener).check()
-        label = job.about.partition(":")[2]
-        for found in self.all(lab):
-            if found.label == label:
-                return found
-        raise NotFound(f"the snapshot {label} of {lab} was removed")
+        asked = TakeSnapshot(
+            lab=lab, name=name, disks_only=disks_only, ttl=ttl, protected=protected
+        )
+        taken: SnapshotView = run(self._wire, self._jobs, asked, None, listener)
+        return taken
 
     def protect(self, lab: str, label: str, *, protected: bool = True) -> SnapshotView:
         """Protect a snapshot from removal, by label or name, or end that.
@@ -71,14 +60,10 @@ class Snapshots:
 
         Raises NotFound, Conflict (protected, or needed by branches or other snapshots).
         """
-        path, query = path_of("labs", lab, "snapshots", label), {"force": "true"} if force else {}
-        self._jobs.done("DELETE", path, query, None, listener)
+        asked = DeleteSnapshot(lab=lab, label=label, force=force)
+        run(self._wire, self._jobs, asked, None, listener)
 
     def prune(self, lab: str, *, listener: Listener | None = None) -> list[str]:
         """Remove snapshots beyond the schedule's count; their labels. Raises NotFound, Conflict."""
-        answer = self._wire.ask("POST", path_of("labs", lab, "snapshots", "prune"), twice=True)
-        if answer.status == 200:
-            return list(read(answer.body, Pruned).removed)
-        job = self._jobs.follow(read(answer.body, Job).id, listener).check()
-        labels = job.about.partition(":")[2]
-        return labels.split(",") if labels else []
+        labels: list[str] = run(self._wire, self._jobs, PruneSnapshots(lab=lab), None, listener)
+        return labels

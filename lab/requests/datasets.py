@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from lab.datasets.live import Selection
-from lab.requests.request import Request
+from lab.names import ENGINE, LAB_NAME, WORD
+from lab.requests.request import ABOUT, EMPTY, HOST_ONLY, Request
+
+_Name = Annotated[str, Meta(max_length=4096)]
 
 
 class CreateDataset(Request, frozen=True, kw_only=True):
-    """``create-dataset``: the first version of a dataset."""
+    """A dataset to load. Paths, servers and `shared` are for administrators."""
 
-    LATER = ("engine", "force", "settings", "my_cnf")
+    LATER = ("engine", "force", "settings", "my_cnf", "files")
     LARGE = (
         "mask",
         "sql",
+        "files",
         "warm",
         "settings",
         "my_cnf",
@@ -22,39 +30,77 @@ class CreateDataset(Request, frozen=True, kw_only=True):
         "defaults_file",
     )
 
-    name: str
-    source: str
-    """Its text, as of ``--from``."""
-    blueprint: str = "galera"
-    """What labs of it will be."""
-    keep: int = 0
-    """Versions that are kept, 0 for all."""
-    mask: str = ""
-    """Masking rules, applied to all of it before anything is captured."""
-    sql: str = ""
-    """Further SQL, executed after the load."""
-    tables: tuple[str, ...] = ()
-    """As ``where``, ``schema_only`` and ``defaults_file``: see ``selection``."""
-    where: tuple[str, ...] = ()
-    schema_only: tuple[str, ...] = ()
-    defaults_file: str = ""
-    warm: str = ""
-    """Queries whose data labs have in memory; empty: small tables."""
-    upload: str = ""
+    name: Annotated[str, Meta(pattern=LAB_NAME, examples=["crm"])]
+    source: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=4096,
+            description="`generate:...`, `lab:NAME[@LABEL]`, `upload:ID`; for administrators also"
+            " an absolute path on the host, or `mysql://user@host/database`.",
+            examples=["generate:sysbench?tables=2&rows=100"],
+        ),
+    ]
+    blueprint: Annotated[
+        str, Meta(pattern=WORD, description="What labs of it will be; its engine is MariaDB.")
+    ] = "galera"
+    keep: Annotated[
+        int, Meta(ge=0, le=1000, description="How many versions a refresh keeps; 0: all.")
+    ] = 0
+    mask: Annotated[
+        str, Meta(max_length=1 << 18, description="Masking rules, as in the file of `--mask`.")
+    ] = ""
+    sql: Annotated[
+        str, Meta(max_length=1 << 19, description="SQL that is executed after the source.")
+    ] = ""
+    files: Annotated[tuple[str, ...], HOST_ONLY] = ()
+    """The paths of further files of SQL, executed after ``sql``."""
+    tables: Annotated[
+        tuple[_Name, ...],
+        Meta(max_length=200, description="Of a server: only these tables."),
+    ] = ()
+    where: Annotated[
+        tuple[_Name, ...],
+        Meta(max_length=200, description="Of a server: `DB.TABLE:CONDITION`."),
+    ] = ()
+    schema_only: Annotated[
+        tuple[_Name, ...],
+        Meta(max_length=200, description="Of a server: tables without rows."),
+    ] = ()
+    defaults_file: Annotated[
+        str, Meta(max_length=4096, description="Of a server: a file of the host with `[client]`.")
+    ] = ""
+    warm: Annotated[
+        str, Meta(max_length=1 << 16, description="Queries whose data labs have in memory.")
+    ] = ""
+    """Empty: small tables."""
+    upload: Annotated[str, HOST_ONLY] = ""
     """The dump of a source ``upload:``, below the home's uploads."""
-    lab_created_at: float | None = None
+    lab_created_at: Annotated[float | None, HOST_ONLY] = None
     """Of a source ``lab:``, when that lab was created, in epoch seconds: another may have its name
     when the job runs."""
-    engine: str = ""
-    """A series of MariaDB, such as mariadb:10.11; empty: the default one."""
-    shared: bool = False
-    """For all projects."""
-    force: bool = False
-    """Also of a source that leaves no table."""
-    settings: tuple[str, ...] = ()
-    """Options of the servers that load and mask, NAME=VALUE."""
-    my_cnf: str = ""
-    """An option file of these servers, as text."""
+    engine: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=ENGINE,
+            description="A series of MariaDB; default: mariadb.",
+            examples=["mariadb:10.11"],
+        ),
+    ] = ""
+    shared: Annotated[bool, Meta(description="All projects may use it.")] = False
+    force: Annotated[bool, Meta(description="Also of a source that leaves no table.")] = False
+    settings: Annotated[
+        tuple[Annotated[str, Meta(max_length=1024)], ...],
+        Meta(
+            max_length=100,
+            description="Options of the servers that load and mask, `NAME=VALUE`.",
+            examples=[["innodb_ft_min_token_size=2"]],
+        ),
+    ] = ()
+    my_cnf: Annotated[
+        str, Meta(max_length=1 << 16, description="The same, as the text of an option file.")
+    ] = ""
 
     @property
     def selection(self) -> Selection:
@@ -63,18 +109,20 @@ class CreateDataset(Request, frozen=True, kw_only=True):
 
 
 class RefreshDataset(Request, frozen=True, kw_only=True):
-    """``refresh-dataset``: the subject of the job; ``keep``: versions, None: as it was created.
-
-    ``force``: also if the source has much less than the latest version.
-    """
+    """The next version of a dataset."""
 
     LATER = ("force",)
 
-    keep: int | None = None
+    name: Annotated[str, ABOUT] = ""
+    keep: Annotated[int | None, HOST_ONLY] = None
+    """Versions; None: as it was created."""
     force: bool = False
+    """Also if the source has much less than the latest version."""
 
 
 class DeleteDataset(Request, frozen=True, kw_only=True):
-    """``delete-dataset``: the subject of the job; ``defer``: with the last lab."""
+    """The removal of a dataset, or of a version."""
 
+    which: Annotated[str, ABOUT] = ""
     defer: bool = False
+    """What labs use is removed with the last of them."""

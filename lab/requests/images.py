@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
+from lab.names import ENGINE
 from lab.requests.labs import ClusterRequest
-from lab.requests.request import Request
+from lab.requests.request import ABOUT, HOST_ONLY, Request
 
 
 class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
-    """``build-template``; ``name``, ``ttl`` and ``snapshots`` are unused."""
+    """A template to build, for labs that are requested with the same fields."""
+
+    # Unused; but they are written into rows, as of every cluster.
+    name: Annotated[str, HOST_ONLY] = ""
+    ttl: Annotated[float | None, HOST_ONLY] = None
+    snapshots: Annotated[str, HOST_ONLY] = ""
 
 
-class DeleteTemplate(Request, frozen=True):
-    """``delete-template``: the subject of the job."""
+class DeleteTemplate(Request, frozen=True, kw_only=True):
+    """The removal of a template."""
+
+    key: Annotated[str, ABOUT] = ""
 
 
 class BuildImage(Request, frozen=True, kw_only=True):
-    """``build-image`` of ``recipe``; ``rebuild``: also if it exists."""
+    """An image to build."""
 
-    recipe: str
-    rebuild: bool = False
+    recipe: Annotated[
+        str,
+        Meta(
+            pattern=ENGINE,
+            description="A recipe, or an engine that has just one.",
+            examples=["mariadb:10.11"],
+        ),
+    ]
+    rebuild: Annotated[bool, Meta(description="Build it even if it exists.")] = False
 
 
-class DeleteImage(Request, frozen=True):
-    """``delete-image``: the subject of the job."""
+class DeleteImage(Request, frozen=True, kw_only=True):
+    """The removal of an image."""
+
+    which: Annotated[str, ABOUT] = ""
+    """Its key or recipe."""

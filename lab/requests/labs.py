@@ -3,37 +3,133 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from lab import options, schedule
-from lab.names import branch_names
-from lab.requests.request import Request
-from lab.spec import Identity, LabSpec, NodeSize
+from lab.names import DATASET, ENGINE, LAB_NAME, NODE_NAME, SNAPSHOT_LABEL, WORD, branch_names
+from lab.requests.request import (
+    EMPTY,
+    HOST_ONLY,
+    IN_BYTES,
+    IN_SECONDS,
+    LAB,
+    Bytes,
+    Request,
+    Seconds,
+)
+from lab.schedule import ORIGIN
+from lab.spec import NODES_LIMIT, Identity, LabSpec, NodeSize
+from lab.units import MIB
 
-_USUAL = LabSpec("")
-"""A specification with the defaults of all fields."""
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_USUAL = NodeSize()
+_TERABYTE = 1 << 40
+LEASE_LIMIT = 366 * 86400.0
+"""Seconds of a lease, at most."""
+
+Ttl = Annotated[Seconds, Meta(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
+Idle = Annotated[Seconds, Meta(ge=60, le=LEASE_LIMIT, examples=["30m"])]
+
+BRANCHES_LIMIT = 50
+"""Branches that one request makes, at most."""
+_KEEP_SESSIONS = "Keep the client sessions in the restored RAM; by default they are ended."
 
 
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
-    """A cluster to create; empty strings and 0 as in ``LabSpec``, ``ttl`` in seconds."""
+    """A cluster; fields that are left out have the defaults of `lab up`."""
 
     LATER = ("dataset", "options")
 
-    blueprint: str
-    name: str = ""
-    nodes: int = _USUAL.nodes
-    engine: str = ""
-    memory: int = _USUAL.size.memory
-    cpus: int = _USUAL.size.cpus
-    disk: int = _USUAL.size.disk
-    ttl: float | None = None
-    profile: str = ""
-    snapshots: str = ""
-    image: str = ""
-    dataset: str = ""
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    blueprint: Annotated[str, Meta(pattern=WORD, examples=["pxc"])]
+    name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME, examples=["shop"])] = ""
+    nodes: Annotated[
+        int,
+        Meta(ge=1, le=NODES_LIMIT),
+        EMPTY,
+        Meta(description="Default: the blueprint's; 3 for a cluster."),
+    ] = 0
+    engine: Annotated[str, EMPTY, Meta(pattern=ENGINE, examples=["mariadb:10.11"])] = ""
+    memory: Annotated[
+        Bytes,
+        Meta(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
+    ] = _USUAL.memory
+    cpus: Annotated[int, Meta(ge=1, le=64, description="Of a node.")] = _USUAL.cpus
+    disk: Annotated[
+        Bytes,
+        Meta(
+            ge=0,
+            le=_TERABYTE,
+            multiple_of=MIB,
+            description=f"Of a node, {IN_BYTES}; 0: the image's.",
+        ),
+    ] = _USUAL.disk
+    ttl: Annotated[Ttl | None, Meta(description=f"The lease, {IN_SECONDS}.")] = None
+    profile: Annotated[str, EMPTY, Meta(pattern=WORD, examples=["balanced"])] = ""
+    snapshots: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            max_length=100,
+            description="A schedule, such as hourly:24,daily:7.",
+            examples=["hourly:24"],
+        ),
+    ] = ""
+    image: Annotated[str, EMPTY, Meta(pattern=WORD, description="The key of an image.")] = ""
+    dataset: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=DATASET,
+            description="The data that the nodes begin with: the latest version, or one.",
+            examples=["shop", "shop@2"],
+        ),
+    ] = ""
+    options: Annotated[
+        dict[str, Any],
+        EMPTY,
+        Meta(
+            max_length=32,
+            description="What differs from the defaults of the blueprint. The names are those of"
+            " lab.toml, each with one form: `delay` is a number of seconds; `on` and `set` are"
+            " lists of texts; files are their content: `my_cnf` is a list of `{text, role}`,"
+            " `init` a text; `user` is a list of `{name, scope, native, caching_sha2}`, with what"
+            " servers keep of a password.",
+            examples=[
+                {
+                    "topology": "chain",
+                    "semi_sync": True,
+                    "delay": 3600,
+                    "on": ["n3"],
+                    "set": ["max_connections=50"],
+                }
+            ],
+        ),
+    ] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: LabSpec, **more: Any) -> Self:
+        """The request for a lab with the specification ``spec``; ``more``: further fields."""
+        said = {
+            "blueprint": spec.blueprint,
+            "name": spec.name,
+            "nodes": spec.nodes,
+            "engine": spec.engine,
+            "memory": spec.size.memory,
+            "cpus": spec.size.cpus,
+            "disk": spec.size.disk,
+            "ttl": spec.ttl,
+            "profile": spec.profile,
+            "snapshots": str(spec.snapshots),
+            "image": spec.image,
+            "dataset": spec.dataset,
+            "options": spec.options.said,
+        }
+        return cls(**{**said, **more})
 
     @cached_property
     def spec(self) -> LabSpec:
@@ -41,7 +137,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
         return LabSpec(
             blueprint=self.blueprint,
             name=self.name,
-            nodes=self.nodes,
+            nodes=self.nodes or LabSpec(self.blueprint).nodes,
             engine=self.engine,
             size=NodeSize(self.memory, self.cpus, self.disk),
             ttl=self.ttl,
@@ -60,16 +156,33 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
 
 
 class CreateLab(ClusterRequest, frozen=True, kw_only=True):
-    """``create``; ``heartbeat`` and ``idle`` in seconds, ``owner``: the token's name."""
+    """A lab to create."""
 
-    accept_pooled_name: bool = msgspec.field(default=False, name="any_name")
+    accept_pooled_name: Annotated[
+        bool, Meta(description="Also accept a lab of a warm pool, whose name differs.")
+    ] = msgspec.field(default=False, name="any_name")
     """Stored as ``any_name``, the name that earlier versions wrote."""
-    cold: bool = False
-    heartbeat: float | None = None
-    idle: float | None = None
-    protected: bool = False
-    keep_failed: bool = False
-    owner: str = ""
+    cold: Annotated[bool, Meta(description="Cold boot: do not restore RAM from the template.")] = (
+        False
+    )
+    heartbeat: Annotated[
+        Annotated[Seconds, Meta(ge=10.0, le=3600)] | None,
+        Meta(description=f"The lease that each heartbeat renews, {IN_SECONDS}."),
+    ] = None
+    idle: Annotated[
+        Idle | None, Meta(description=f"End the lease after this time without use, {IN_SECONDS}.")
+    ] = None
+    protected: Annotated[bool, Meta(description="The lab is removed only with force.")] = False
+    keep_failed: Annotated[
+        bool, Meta(description="If creation fails, keep the failed lab until its lease ends.")
+    ] = False
+    owner: Annotated[str, HOST_ONLY] = ""
+    """The token's name."""
+
+    @classmethod
+    def of(cls, spec: LabSpec, **more: Any) -> Self:
+        """See ``ClusterRequest``."""
+        return super().of(spec, **{"accept_pooled_name": spec.accept_pooled_name, **more})
 
     @property
     def may_differ(self) -> bool:
@@ -77,100 +190,125 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
         return self.accept_pooled_name
 
 
+class EnsureLab(CreateLab, frozen=True, kw_only=True):
+    """A lab that may exist already, of the same configuration: no job, a command's request."""
+
+
 class FillPool(CreateLab, frozen=True, kw_only=True):
-    """``fill``: a member of the warm pool ``pool``."""
+    """A member of a warm pool."""
 
-    pool: str = ""
-
-    @staticmethod
-    def of(spec: LabSpec, name: str, *, owner: str, pool: str) -> FillPool:
-        """The request for a member called ``name`` with the specification of its pool."""
-        return FillPool(
-            blueprint=spec.blueprint,
-            name=name,
-            nodes=spec.nodes,
-            engine=spec.engine,
-            memory=spec.size.memory,
-            cpus=spec.size.cpus,
-            disk=spec.size.disk,
-            ttl=spec.ttl,
-            profile=spec.profile,
-            snapshots=str(spec.snapshots),
-            image=spec.image,
-            dataset=spec.dataset,
-            options=spec.options.said,
-            owner=owner,
-            pool=pool,
-        )
+    pool: Annotated[str, HOST_ONLY] = ""
 
 
 class LabRequest(Request, frozen=True, kw_only=True):
-    """A request about an existing lab.
+    """A request about an existing lab."""
 
-    ``created_at``: when that lab was created, in epoch seconds: another lab may have its name when
-    the job runs. None: any lab of that name.
-    """
-
-    created_at: float | None = None
+    lab: Annotated[str, LAB] = ""
+    created_at: Annotated[float | None, HOST_ONLY] = None
+    """When that lab was created, in epoch seconds: another lab may have its name when the job runs.
+    None: any lab of that name."""
 
 
 class DeleteLab(LabRequest, frozen=True, kw_only=True):
-    """``delete``; ``force``: also if it is protected; ``defer``: with its last branch."""
+    """The removal of a lab."""
 
     LATER = ("defer",)
 
     force: bool = False
+    """Also if it is protected."""
     defer: bool = False
+    """If it has branches: its nodes now, its disks with the last branch."""
 
 
 class ExpireLab(LabRequest, frozen=True, kw_only=True):
-    """``expire``; ``expires_at``: when the lease expired, in epoch seconds."""
+    """The removal of a lab whose lease has expired."""
 
-    expires_at: float | None = None
+    expires_at: Annotated[float | None, HOST_ONLY] = None
+    """When it expired, in epoch seconds."""
 
 
 class Power(LabRequest, frozen=True, kw_only=True):
-    """``start``, ``stop``, ``restart``: of ``node`` or, if it is empty, all nodes.
-
-    ``force``: stop them without a shutdown.
-    """
+    """A change of the power of a lab, or of one node."""
 
     node: str = ""
+    """Empty: all nodes."""
     force: bool = False
+    """Stop them without a shutdown."""
+
+
+class StartLab(Power, frozen=True, kw_only=True):
+    """The start of a lab or a node."""
+
+
+class StopLab(Power, frozen=True, kw_only=True):
+    """The stop of a lab or a node."""
+
+
+class RestartLab(Power, frozen=True, kw_only=True):
+    """The stop, then the start of a lab or a node."""
 
 
 class Promote(LabRequest, frozen=True, kw_only=True):
-    """``promote`` the node ``node``; ``force``: also without the one that takes writes now."""
+    """The node that is to take writes."""
 
-    node: str
-    force: bool = False
+    node: Annotated[str, Meta(pattern=NODE_NAME, examples=["n2"])]
+    force: Annotated[
+        bool,
+        Meta(description="Also if the node that takes writes is lost; it is powered off."),
+    ] = False
 
 
 class RollBack(LabRequest, frozen=True, kw_only=True):
-    """``rollback`` to the label ``to``: of ``node`` or, if it is empty, all nodes."""
+    """The snapshot to roll back to."""
 
     LATER = ("cold", "keep_sessions")
 
-    to: str
-    node: str = ""
-    cold: bool = False
-    keep_sessions: bool = False
+    to: Annotated[
+        str,
+        Meta(
+            pattern=SNAPSHOT_LABEL,
+            description="A label, a name (the newest of it), or `origin`.",
+        ),
+    ] = ORIGIN
+    node: Annotated[str, EMPTY, Meta(pattern=NODE_NAME, description="Only this node.")] = ""
+    cold: Annotated[bool, Meta(description="Cold boot: do not restore RAM from the snapshot.")] = (
+        False
+    )
+    keep_sessions: Annotated[bool, Meta(description=_KEEP_SESSIONS)] = False
 
 
 class BranchLab(LabRequest, frozen=True, kw_only=True):
-    """``branch``: ``count`` labs that are clones of the lab, or of its snapshot ``at``.
+    """Branches of a lab."""
 
-    ``name``: of the branch, with a number where there are several; empty: one is chosen. ``ttl``:
-    seconds of their lease. ``owner``: the token's name.
-    """
-
-    name: str = ""
-    at: str = ""
-    count: int = 1
-    ttl: float | None = None
-    keep_sessions: bool = False
-    identity: Identity = "shared"
-    owner: str = ""
+    name: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=LAB_NAME,
+            description="Numbered if there are several.",
+            examples=["shop-try"],
+        ),
+    ] = ""
+    """Empty: made from the name of the lab."""
+    at: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=SNAPSHOT_LABEL,
+            description="A label, a name (the newest of it); null: the lab as it is now.",
+        ),
+    ] = ""
+    """Empty: one is taken for the branches."""
+    count: Annotated[int, Meta(ge=1, le=BRANCHES_LIMIT, description="How many labs to create.")] = 1
+    ttl: Annotated[Ttl | None, Meta(description=f"The lease, {IN_SECONDS}.")] = None
+    keep_sessions: Annotated[bool, Meta(description=_KEEP_SESSIONS)] = False
+    identity: Annotated[
+        Identity,
+        Meta(description="`new`: restart the servers with ids and UUIDs that no other lab has."),
+    ] = "shared"
+    """With new ones, a branch can be connected to other labs."""
+    owner: Annotated[str, HOST_ONLY] = ""
+    """The token's name."""
 
     @property
     def names(self) -> list[str]:

@@ -1,10 +1,40 @@
-"""The base of all requests."""
+"""The base of all requests, and what their fields declare beside their types.
+
+A field's limits, description and examples are those of ``msgspec.Meta``. ``Mark`` says the rest:
+where it comes from, and what forms its values have over HTTP.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
+
+from lab.errors import InvalidSpec
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a field is, further to its type; such a value stands in ``Annotated``.
+
+    - ``host only``: set by the service or by a command on its host, never by an HTTP request.
+    - ``lab``, ``about``: what the request is about, a part of the path of an HTTP request. In the
+      row of a job it is the job's lab, or its subject after the colon.
+    - ``empty``: over HTTP, null stands for an empty value.
+    - ``seconds``, ``bytes``: over HTTP, a text such as 30m or 768M may stand for the number.
+    """
+
+    kind: Literal["host only", "lab", "about", "empty", "seconds", "bytes"]
+
+
+HOST_ONLY, LAB, ABOUT, EMPTY = Mark("host only"), Mark("lab"), Mark("about"), Mark("empty")
+Seconds = Annotated[float, Mark("seconds")]
+Bytes = Annotated[int, Mark("bytes")]
+IN_SECONDS = "in seconds, or a text such as 30m or 1d12h"
+IN_BYTES = "in bytes, or a text such as 768M or 1G"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -16,3 +46,56 @@ class Request(msgspec.Struct, frozen=True):
 
     LATER: ClassVar[tuple[str, ...]] = ()
     LARGE: ClassVar[tuple[str, ...]] = ()
+
+
+R = TypeVar("R", bound=Request)
+
+
+@cache
+def fields(kind: type[Request]) -> dict[str, Any]:
+    """The fields of a request, each with its type as it is declared."""
+    found = get_type_hints(kind, include_extras=True)
+    return {name: found[name] for name in kind.__struct_fields__}
+
+
+def marks(declared: Any) -> set[str]:
+    """The kinds of the marks of a field."""
+    found = get_args(declared)[1:] if get_origin(declared) is Annotated else ()
+    return {one.kind for one in found if isinstance(one, Mark)}
+
+
+@cache
+def marked(kind: type[Request], *any_of: str) -> Mapping[str, str]:
+    """The fields of a request that have one of these marks, and which."""
+    found = {name: marks(its) & set(any_of) for name, its in fields(kind).items()}
+    return {name: min(its) for name, its in found.items() if its}
+
+
+def subject(kind: type[Request]) -> Mapping[str, str]:
+    """The fields that say what a request is about: each is ``lab`` or ``about``."""
+    return marked(kind, "lab", "about")
+
+
+def of_body(kind: type[Request]) -> dict[str, Any]:
+    """The fields that an HTTP request sets by its body or its query, with their types."""
+    outside = marked(kind, "host only", "lab", "about")
+    return {name: its for name, its in fields(kind).items() if name not in outside}
+
+
+def said(request: Request) -> dict[str, Any]:
+    """The values of a request that an HTTP request sends: those that are not empty."""
+    found = {name: getattr(request, name) for name in of_body(type(request))}
+    return {name: msgspec.to_builtins(value) for name, value in found.items() if value}
+
+
+def check(request: R) -> R:
+    """The request itself; raises InvalidSpec if a value is outside of its field's limits."""
+    empty = marked(type(request), "empty")
+    for name, its in fields(type(request)).items():
+        value = getattr(request, name)
+        if value or name not in empty:
+            try:
+                msgspec.convert(msgspec.to_builtins(value), its)
+            except msgspec.ValidationError as error:
+                raise InvalidSpec(f"{name.replace('_', ' ')} is invalid: {error}") from None
+    return request

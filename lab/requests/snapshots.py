@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from lab.requests.labs import LabRequest
+from typing import Annotated
+
+from msgspec import Meta
+
+from lab.requests.labs import LabRequest, Ttl
+from lab.requests.request import ABOUT, HOST_ONLY, IN_SECONDS
 
 
-class TakeSnapshot(LabRequest, frozen=True, kw_only=True, omit_defaults=True):
-    """``snapshot`` called ``name``; ``scheduled``: take and remove by the lab's schedule instead.
+class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
+    """A snapshot to take."""
 
-    ``ttl``: seconds until it expires, None for never.
-    """
+    LATER = ("created_at", "scheduled", "disks_only", "ttl", "protected")
 
-    name: str = ""
-    scheduled: bool = False
-    disks_only: bool = False
-    ttl: float | None = None
-    protected: bool = False
+    name: Annotated[str, Meta(max_length=40, examples=["before-upgrade"])] = "manual"
+    scheduled: Annotated[bool, HOST_ONLY] = False
+    """Take and remove by the lab's schedule instead."""
+    disks_only: Annotated[bool, Meta(description="Omit the RAM of running nodes.")] = False
+    ttl: Annotated[
+        Ttl | None,
+        Meta(description=f"Remove it after this time, once nothing needs it, {IN_SECONDS}."),
+    ] = None
+    protected: Annotated[bool, Meta(description="It is removed only with force.")] = False
 
 
 class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
-    """``delete-snapshot``: the subject of the job; ``force``: also if it is protected."""
+    """The removal of a snapshot."""
 
     LATER = ("force",)
 
+    label: Annotated[str, ABOUT] = ""
     force: bool = False
+    """Also if it is protected."""
 
 
 class PruneSnapshots(LabRequest, frozen=True, kw_only=True):
-    """``prune-snapshots``."""
+    """The removal of snapshots that the lab's schedule does not keep."""

@@ -30,6 +30,8 @@ from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.snapshots import snapshot
 from lab.progress import Event
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import NodeSize
 from lab.wait import Deadline, attempts
 from tests.e2e.e2e_site import CRASH_NAME, PXC_SPEC
@@ -103,11 +105,11 @@ def main(verb: str, moment: str, count: int, victim: int) -> None:
         if verb == "up":
             up(ctx, replace(PXC_SPEC, name=name))
         elif verb == "snapshot":
-            snapshot.take(ctx, name, "cut")
+            snapshot.take(ctx, TakeSnapshot(lab=name, name="cut"))
         elif verb == "rollback":
-            rollback(ctx, name, "mine", timeout=240.0)
+            rollback(ctx, RollBack(lab=name, to="mine"), timeout=240.0)
         elif verb == "branch":
-            branch(ctx, name, f"{name}-b", at="mine", timeout=240.0)
+            branch(ctx, BranchLab(lab=name, name=f"{name}-b", at="mine"), timeout=240.0)
         elif verb == "template":
             # Of a size that no other test uses: there must be none yet.
             template.build(ctx, replace(PXC_SPEC, nodes=2, size=NodeSize(memory=700 << 20)))

@@ -19,6 +19,7 @@ from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.up import up
 from lab.names import template_ref
+from lab.requests.labs import RollBack
 from lab.spec import LabSpec
 from tests.e2e.e2e_site import PXC, Site
 
@@ -112,7 +113,7 @@ def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
         # A rollback would fail as well if the RAM were still considered good.
         ctx.store.templates.update(found.key, warm=True, why="")
         query(ctx, name, "n1", "CREATE DATABASE later")
-        back = rollback(ctx, name, timeout=400.0)
+        back = rollback(ctx, RollBack(lab=name), timeout=400.0)
         assert (back.state, back.started) == ("ready", "cold")
         assert ["later"] not in [list(row) for row in query(ctx, name, "n2", "SHOW DATABASES").rows]
         assert query(ctx, name, "n1", SIZE).rows[0][1] == "2"

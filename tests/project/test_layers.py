@@ -38,7 +38,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # "" are the other files at the room's top.
 FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "lifecycle": (
-        frozenset({"service"}),
+        frozenset({"", "service"}),
         frozenset({"host"}),
         frozenset({"archives", "datasets"}),
         frozenset({"labs"}),

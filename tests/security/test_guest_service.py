@@ -27,6 +27,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.locks.queue import take_free
 from lab.progress import Progress
+from lab.requests.snapshots import TakeSnapshot
 from lab.wait import Deadline, until
 from tests.security.guest import EVIL, behaving, infested
 from tests.support.lifecycle_world import World, named
@@ -254,7 +255,7 @@ def test_a_snapshot_of_a_hostile_lab_has_an_end(short: Path) -> None:
         up(ctx, named(EVIL, nodes=2))
         bad = infested(ctx, short / "port", 0)
         began = time.monotonic()
-        assert snapshot.take(bad, EVIL, "mine").name == "mine"
+        assert snapshot.take(bad, TakeSnapshot(lab=EVIL, name="mine")).name == "mine"
         assert time.monotonic() - began < 10
 
 

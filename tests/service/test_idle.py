@@ -25,6 +25,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
 from lab.observe.ways import Rows
+from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
 from lab.units import parse_time
 from tests.support.mariadb_server import NoServer, server
@@ -182,7 +183,7 @@ def test_our_own_questions_are_no_use(here: Site, blueprint: str) -> None:
         before = activity(ctx, name, patience=5.0)
         status(ctx, name)
         assert activity(ctx, name, patience=5.0) == before
-        snapshot.take(ctx, name, "kept")
+        snapshot.take(ctx, TakeSnapshot(lab=name, name="kept"))
         assert activity(ctx, name, patience=5.0) == before
         ask(here, name, "SELECT 1")
         assert activity(ctx, name, patience=5.0) != before

@@ -21,7 +21,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.locks.queue import take_free
-from lab.requests.labs import CreateLab, Power
+from lab.requests.labs import CreateLab, Power, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.wait import Deadline, until
 from tests.support.killed_service import hooked
@@ -231,7 +231,7 @@ def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
 
         def back() -> str:
             with world.open() as other:
-                return rollback(other, "shop", timeout=20.0).state
+                return rollback(other, RollBack(lab="shop"), timeout=20.0).state
 
         with lock(ctx.home, "template", key):
             done = pool.submit(back)

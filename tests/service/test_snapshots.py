@@ -211,7 +211,7 @@ def test_a_schedule_is_kept_to(
         volumes = snapshot.volumes_of(ctx, "often")
         for hour in (1, 2, 3, 4):
             ctx.storage.snapshot(volumes, f"hourly.20200101t0{hour}0000")
-        kept = snapshot.take(ctx, "often", "mine").label
+        kept = snapshot.take(ctx, TakeSnapshot(lab="often", name="mine")).label
     monkeypatch.setenv("LAB_URL", str(here.client.base_url))
     monkeypatch.setenv("LAB_TOKEN", here.admin)
     assert main(("snapshot", "prune", "often")) == 0

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from lab.api.core.contexts import Opener
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
@@ -38,11 +36,9 @@ ALL = 1 << 20
 """More steps than a job has: kill at each of them."""
 
 
-def submit_create(
-    service: Service, asked: Mapping[str, object], key: str | None = KEY
-) -> JobRecord:
+def submit_create(service: Service, asked: Mapping[str, Any], key: str | None = KEY) -> JobRecord:
     """What POST does with an Idempotency-Key."""
-    token, request = service.core.store.tokens.all()[0], msgspec.convert(asked, CreateLab)
+    token, request = service.core.store.tokens.all()[0], CreateLab(**asked)
     return submit(service.jobs, new_job(token, "create", request, lab=request.name, key=key))
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lab.cli.backend.session import Recorded
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.requests.archives import Destination, ImportOptions
-    from lab.requests.datasets import CreateDataset
-    from lab.spec import Identity, LabSpec
+    from lab.requests.request import Request
+    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -61,34 +61,18 @@ class LocalSession:
             self._opened.progress.note("hypervisor", text)
         return self._opened
 
-    def up(
-        self,
-        spec: LabSpec,
-        *,
-        cold: bool,
-        keep_failed: bool,
-        exist_ok: bool,
-        timeout: float | None,
-    ) -> LabView:
+    def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session."""
-        if exist_ok:
-            from lab.lifecycle.labs.ensure import ensure as make
-        else:
-            from lab.lifecycle.labs.up import up as make
+        from lab.lifecycle.perform import perform
+        from lab.requests.request import check
 
-        return make(self._context, spec, cold=cold, keep_failed=keep_failed, timeout=timeout)
+        return perform(self._context, check(request), timeout=timeout)
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """See Session."""
         from lab.lifecycle.labs.preview import preview
 
         return preview(self._context, spec, cold=cold)
-
-    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
-        """See Session."""
-        from lab.lifecycle.labs.down import down
-
-        return down(self._context, name, force=force, defer=defer)
 
     def names(self) -> list[str]:
         """See Session."""
@@ -120,41 +104,11 @@ class LocalSession:
 
         return wait(self._reading, name, timeout=timeout)
 
-    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
-        """See Session."""
-        from lab.lifecycle.labs.start import start, start_node
-
-        if node:
-            return start_node(self._context, name, node, timeout=timeout)
-        return start(self._context, name, timeout=timeout)
-
-    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
-        """See Session."""
-        from lab.lifecycle.labs.power import stop
-
-        return stop(self._context, name, node=node, force=force)
-
-    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
-        """See Session."""
-        from lab.lifecycle.labs.promote import promote
-
-        return promote(self._context, name, node, force=force, timeout=timeout)
-
     def extend(self, name: str, ttl: float | None) -> LabView:
         """See Session."""
         from lab.lifecycle.labs.lease import extend
 
         return extend(self._context, name, ttl)
-
-    def take_snapshot(
-        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
-    ) -> SnapshotView:
-        """See Session."""
-        from lab.lifecycle.snapshots import snapshot
-
-        return snapshot.take(
-            self._context, name, what, disks_only=disks_only, ttl=ttl, protect=protect
-        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
@@ -173,62 +127,6 @@ class LocalSession:
         from lab.lifecycle.snapshots import snapshot
 
         snapshot.remove(self._context, name, labels, force=force)
-
-    def prune_snapshots(self, name: str) -> list[str]:
-        """See Session."""
-        from lab.lifecycle.snapshots import snapshot
-
-        return snapshot.prune(self._context, name)
-
-    def rollback(
-        self,
-        name: str,
-        to: str,
-        *,
-        node: str | None,
-        cold: bool,
-        keep_sessions: bool,
-        timeout: float,
-    ) -> LabView:
-        """See Session."""
-        from lab.lifecycle.labs.rollback import rollback
-
-        return rollback(
-            self._context,
-            name,
-            to,
-            node=node,
-            cold=cold,
-            keep_sessions=keep_sessions,
-            timeout=timeout,
-        )
-
-    def branch(
-        self,
-        name: str,
-        new: str,
-        *,
-        at: str,
-        count: int,
-        ttl: float | None,
-        keep_sessions: bool,
-        identity: Identity,
-        timeout: float,
-    ) -> list[LabView]:
-        """See Session."""
-        from lab.lifecycle.labs.branch import branch
-
-        return branch(
-            self._context,
-            name,
-            new,
-            at=at,
-            count=count,
-            ttl=ttl,
-            keep_sessions=keep_sessions,
-            identity=identity,
-            timeout=timeout,
-        )
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """See Session."""
@@ -305,12 +203,6 @@ class LocalSession:
 
         return engines(self._context)
 
-    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
-        """See Session."""
-        from lab.lifecycle.images import image
-
-        return image.build(self._context, recipe, rebuild=rebuild)
-
     def images(self) -> list[ImageView]:
         """See Session."""
         from lab.lifecycle.host import catalog
@@ -322,12 +214,6 @@ class LocalSession:
         from lab.lifecycle.host import catalog
 
         return catalog.image(self._context, which)
-
-    def remove_image(self, which: str) -> None:
-        """See Session."""
-        from lab.lifecycle.images import image
-
-        image.remove(self._context, which)
 
     def export(
         self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
@@ -344,18 +230,6 @@ class LocalSession:
 
         with source(where) as stream:
             return import_archive(self._context, kind, stream, how)
-
-    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
-        """See Session."""
-        from lab.lifecycle.datasets import dataset
-
-        return dataset.create(self._context, asked, files=files)
-
-    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
-        """See Session."""
-        from lab.lifecycle.datasets import dataset
-
-        return dataset.refresh(self._context, name, force=force)
 
     def datasets(self) -> list[DatasetView]:
         """See Session."""
@@ -374,12 +248,6 @@ class LocalSession:
         from lab.lifecycle.datasets import dataset
 
         return dataset.scan(self._context, which)
-
-    def remove_dataset(self, which: str, *, defer: bool) -> bool:
-        """See Session."""
-        from lab.lifecycle.datasets import dataset
-
-        return dataset.remove(self._context, which, defer=defer)
 
     def export_dataset(self, which: str, to: Destination) -> ExportView:
         """See HostSession."""
@@ -447,23 +315,11 @@ class LocalSession:
                 speaker=Speaker(sys.stdout.buffer) if talk else None,
             )
 
-    def build_template(self, spec: LabSpec) -> TemplateView:
-        """See Session."""
-        from lab.lifecycle.captures import template
-
-        return template.build(self._context, spec)
-
     def templates(self) -> list[TemplateView]:
         """See Session."""
         from lab.lifecycle.host import catalog
 
         return catalog.templates(self._context)
-
-    def remove_template(self, key: str) -> None:
-        """See Session."""
-        from lab.lifecycle.captures import template
-
-        template.remove(self._context, key)
 
 
 class Lifecycle:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lab.cli.backend.remote_up import LabCreation
@@ -17,17 +17,21 @@ from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
 from lab.progress import Event
+from lab.requests.datasets import CreateDataset
+from lab.requests.labs import BranchLab, CreateLab
+from lab.requests.snapshots import PruneSnapshots
+from lab.views.labs import LabView
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
-    from lab.client.client import Action
     from lab.exchange.header import ByKey
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
-    from lab.spec import Identity, LabSpec
+    from lab.requests.request import Request
+    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -77,26 +81,24 @@ class RemoteSession:
         self._hear = listener
         self._ask = ask
 
-    def up(
-        self,
-        spec: LabSpec,
-        *,
-        cold: bool,
-        keep_failed: bool,
-        exist_ok: bool,
-        timeout: float | None,
-    ) -> LabView:
-        """See Session."""
-        creation = LabCreation(self._client, self._hear, cold, keep_failed, timeout)
-        return self._here(creation.up(spec) if exist_ok else creation.make(spec))
+    def run(self, request: Request, *, timeout: float | None = None) -> Any:
+        """See Session; ``timeout`` is for all of it."""
+        if isinstance(request, CreateLab):
+            return self._here(LabCreation(self._client, self._hear, timeout).up(request))
+        if isinstance(request, CreateDataset):
+            from lab.cli.backend import remote_data
+
+            request = remote_data.sent(self._client, request, self._hear)
+        found = self._client.run(request, timeout=timeout, listener=self._hear)
+        if isinstance(request, PruneSnapshots):
+            return [f"removed {request.lab}@{label}" for label in found]
+        if isinstance(request, BranchLab):
+            return [self._here(lab) for lab in found]
+        return self._here(found) if isinstance(found, LabView) else found
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """See Session."""
         return self._client.preview(spec, cold=cold)
-
-    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
-        """See Session."""
-        return self._client.delete(name, force=force, defer=defer, listener=self._hear)
 
     def names(self) -> list[str]:
         """See Session."""
@@ -120,30 +122,9 @@ class RemoteSession:
         """See Session."""
         return self._here(self._client.wait(name, timeout=timeout))
 
-    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
-        """See Session."""
-        return self._power("start", name, node, timeout)
-
-    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
-        """See Session."""
-        return self._power("kill" if force else "stop", name, node, None)
-
-    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
-        """See Session; ``timeout`` is for all of it."""
-        found = self._client.promote(name, node, force=force, timeout=timeout, listener=self._hear)
-        return self._here(found)
-
     def extend(self, name: str, ttl: float) -> LabView:
         """See Session."""
         return self._here(self._client.extend(name, ttl))
-
-    def take_snapshot(
-        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
-    ) -> SnapshotView:
-        """See Session."""
-        return self._client.snapshots.take(
-            name, what, disks_only=disks_only, ttl=ttl, protected=protect, listener=self._hear
-        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
@@ -164,59 +145,6 @@ class RemoteSession:
             ages.setdefault(view.name, age)
         for label in sorted(labels, key=lambda label: ages.get(label, 0)):
             self._client.snapshots.remove(name, label, force=force, listener=self._hear)
-
-    def prune_snapshots(self, name: str) -> list[str]:
-        """See Session."""
-        removed = self._client.snapshots.prune(name, listener=self._hear)
-        return [f"removed {name}@{label}" for label in removed]
-
-    def rollback(
-        self,
-        name: str,
-        to: str,
-        *,
-        node: str | None,
-        cold: bool,
-        keep_sessions: bool,
-        timeout: float,
-    ) -> LabView:
-        """See Session."""
-        found = self._client.rollback(
-            name,
-            to,
-            node or "",
-            cold=cold,
-            keep_sessions=keep_sessions,
-            timeout=timeout,
-            listener=self._hear,
-        )
-        return self._here(found)
-
-    def branch(
-        self,
-        name: str,
-        new: str,
-        *,
-        at: str,
-        count: int,
-        ttl: float | None,
-        keep_sessions: bool,
-        identity: Identity,
-        timeout: float,
-    ) -> list[LabView]:
-        """See Session; ``timeout`` is for all of it."""
-        found = self._client.branch(
-            name,
-            new,
-            at=at,
-            count=count,
-            ttl=ttl,
-            keep_sessions=keep_sessions,
-            identity=identity,
-            timeout=timeout,
-            listener=self._hear,
-        )
-        return [self._here(lab) for lab in found]
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """See Session."""
@@ -343,40 +271,9 @@ class RemoteSession:
         """See Session."""
         return self._client.image(which)
 
-    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
-        """See Session."""
-        return self._client.build_image(recipe, rebuild=rebuild, listener=self._hear)
-
-    def remove_image(self, which: str) -> None:
-        """See Session."""
-        self._client.remove_image(which, listener=self._hear)
-
     def templates(self) -> list[TemplateView]:
         """See Session."""
         return self._client.templates()
-
-    def build_template(self, spec: LabSpec) -> TemplateView:
-        """See Session."""
-        return self._client.build_template(spec, listener=self._hear)
-
-    def remove_template(self, key: str) -> None:
-        """See Session."""
-        self._client.remove_template(key, listener=self._hear)
-
-    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
-        """See Session; a dump is sent from here, a server is reached from the service's host."""
-        import msgspec
-
-        from lab.cli.backend import remote_data
-
-        remote_data.check_text("the masking rules", asked.mask)
-        source = remote_data.source(self._client, asked.source, self._hear)
-        sent = msgspec.structs.replace(asked, source=source, sql=remote_data.joined(files))
-        return self._client.datasets.send(sent, listener=self._hear)
-
-    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
-        """See Session."""
-        return self._client.datasets.refresh(name, force=force, listener=self._hear)
 
     def datasets(self) -> list[DatasetView]:
         """See Session."""
@@ -389,16 +286,6 @@ class RemoteSession:
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
         """See Session."""
         return self._client.datasets.scan(which)
-
-    def remove_dataset(self, which: str, *, defer: bool) -> bool:
-        """See Session."""
-        return self._client.datasets.remove(which, defer=defer, listener=self._hear)
-
-    def _power(self, action: Action, name: str, node: str | None, timeout: float | None) -> LabView:
-        hear = self._hear
-        return self._here(
-            self._client.power(action, name, node or "", timeout=timeout, listener=hear)
-        )
 
     def _here(self, view: LabView) -> LabView:
         """``view`` with the path of a copy of the certificate on this machine."""

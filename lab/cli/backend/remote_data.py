@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec.structs import replace
+
 from lab.client import Client
 from lab.datasets import source as sources
 from lab.datasets.source import DumpFile, StandardInput
 from lab.errors import InvalidSpec
 from lab.progress import Event, Listener
+from lab.requests.datasets import CreateDataset
 from lab.texts import decoded
 from lab.units import MIB, format_size
 
@@ -20,7 +23,18 @@ _TEXTS = MIB // 2
 """Bytes of rules, or of further SQL, that a request may have."""
 
 
-def source(client: Client, given: str, listener: Listener) -> str:
+def sent(client: Client, asked: CreateDataset, listener: Listener) -> CreateDataset:
+    """The request as a service takes it: its files are texts, its dump is sent before.
+
+    Raises InvalidSpec for what cannot be sent, and what ``Client`` raises.
+    """
+    check_text("the masking rules", asked.mask)
+    source = _source(client, asked.source, listener)
+    files = [Path(file) for file in asked.files]
+    return replace(asked, source=source, sql=joined(files), files=())
+
+
+def _source(client: Client, given: str, listener: Listener) -> str:
     """The source that the request to the service names; a dump is sent first.
 
     Raises InvalidSpec for what cannot be sent, and what ``Client`` raises.

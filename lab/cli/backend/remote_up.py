@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lab.errors import Busy, Conflict, LabError
 from lab.lifecycle.nodes import configuration
 from lab.progress import Event, Step
+from lab.requests.labs import EnsureLab
 from lab.views.labs import FIRST_USE
 from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.client import Client
     from lab.progress import Listener
-    from lab.spec import LabSpec
+    from lab.requests.labs import CreateLab
     from lab.views.labs import LabView
 
 _READY_SECONDS = 600.0
@@ -63,41 +67,35 @@ class LabCreation:
 
     client: Client
     hear: Listener
-    cold: bool
-    keep_failed: bool
     timeout: float | None
 
-    def up(self, spec: LabSpec) -> LabView:
-        """The lab of our project that matches, started if it is stopped, or a new one."""
+    def up(self, asked: CreateLab) -> LabView:
+        """A new lab; or that of our project which matches, started if it is stopped."""
+        if not isinstance(asked, EnsureLab):
+            return self._made(asked)
         try:
-            named = replace(spec, name=spec.name or spec.blueprint)
-            return self._same(spec) or self.make(named)
+            named = replace(asked, name=asked.name or asked.blueprint)
+            return self._same(asked) or self._made(named)
         except Conflict:
             # It was created meanwhile, or the name belongs to another project.
-            found = self._same(spec)
-            if found is None and spec.name:
+            found = self._same(asked)
+            if found is None and asked.name:
                 raise
-            return found or self.make(spec)
+            return found or self._made(asked)
 
-    def make(self, spec: LabSpec) -> LabView:
+    def _made(self, asked: CreateLab) -> LabView:
         """A new lab, with the seconds of each step."""
         timer = StepTimer(self.hear)
-        made = self.client.create(
-            spec,
-            cold=self.cold,
-            keep_failed=self.keep_failed,
-            timeout=self.timeout,
-            listener=timer,
-        )
+        made: LabView = self.client.run(asked, timeout=self.timeout, listener=timer)
         first_use = sum(step.seconds for step in timer.steps if step.step in FIRST_USE)
-        return replace(made, first_use_seconds=first_use, steps=tuple(timer.steps))
+        return dataclasses.replace(made, first_use_seconds=first_use, steps=tuple(timer.steps))
 
-    def _same(self, spec: LabSpec) -> LabView | None:
+    def _same(self, asked: CreateLab) -> LabView | None:
         """The matching lab of our project, once it is ready; None if there is none.
 
         Raises Conflict if its configuration differs.
         """
-        timeout = self.timeout or _READY_SECONDS
+        timeout, spec = self.timeout or _READY_SECONDS, asked.spec
         name = spec.name or spec.blueprint
         labs = {lab.name: lab for lab in self.client.labs()}
         found = labs.get(name)
@@ -108,7 +106,7 @@ class LabCreation:
             return None
         if found.state == "creating":
             found = self.client.wait(found.name, timeout=timeout)
-        configuration.check(found.name, configuration.of_view(found), self._asked(spec))
+        configuration.check(found.name, configuration.of_view(found), self._asked(asked))
         if spec.options.user:
             raise Conflict(
                 f"lab {found.name} exists, and a service does not tell whether its accounts have"
@@ -131,11 +129,12 @@ class LabCreation:
                     raise
             time.sleep(min(_PAUSE, deadline.left))
 
-    def _asked(self, spec: LabSpec) -> configuration.Configuration:
-        """What ``spec`` requests; default profile and full keys are those of the service."""
+    def _asked(self, asked: CreateLab) -> configuration.Configuration:
+        """What ``asked`` requests; default profile and full keys are those of the service."""
+        spec = asked.spec
         profile, image = spec.profile, spec.image
         if image or spec.dataset or not profile:
             with suppress(LabError):  # a service without room for another lab refuses a preview
-                found = self.client.preview(replace(spec, name=""), cold=self.cold)
+                found = self.client.preview(dataclasses.replace(spec, name=""), cold=asked.cold)
                 profile, image = found.profile, (image or spec.dataset) and found.image
         return configuration.asked(spec, profile=profile, image=image)

@@ -11,15 +11,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, overload
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.exchange.header import ByKey
     from lab.observe.ways import NodeResults, Rows
     from lab.requests.archives import Destination, ImportOptions
-    from lab.requests.datasets import CreateDataset
-    from lab.spec import Identity, LabSpec
+    from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+    from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+    from lab.requests.labs import (
+        BranchLab,
+        CreateLab,
+        DeleteLab,
+        Promote,
+        RollBack,
+        StartLab,
+        StopLab,
+    )
+    from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
+    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -45,29 +56,38 @@ class Recorded:
 class Session(Protocol):
     """The verbs that work on this host and against a service.
 
-    They raise as the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do.
-    Timeouts are in seconds.
+    ``run`` performs a request; the other methods look at something or change one value. They raise
+    as the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
+    in seconds; ``run`` has that of the settings, or none against a service, unless one is given. A
+    removal returns whether all of it is gone, that of snapshots a line about each.
     """
 
-    def up(
+    @overload
+    def run(self, request: BranchLab, *, timeout: float | None = None) -> list[LabView]: ...
+    @overload
+    def run(
         self,
-        spec: LabSpec,
+        request: CreateLab | StartLab | StopLab | Promote | RollBack,
         *,
-        cold: bool,
-        keep_failed: bool,
-        exist_ok: bool,
-        timeout: float | None,
-    ) -> LabView:
-        """Create a lab; with ``exist_ok`` a lab of the same configuration may exist already."""
+        timeout: float | None = None,
+    ) -> LabView: ...
+    @overload
+    def run(self, request: DeleteLab | DeleteDataset) -> bool: ...
+    @overload
+    def run(self, request: TakeSnapshot) -> SnapshotView: ...
+    @overload
+    def run(self, request: PruneSnapshots) -> list[str]: ...
+    @overload
+    def run(self, request: BuildImage) -> ImageView: ...
+    @overload
+    def run(self, request: BuildTemplate) -> TemplateView: ...
+    @overload
+    def run(self, request: CreateDataset | RefreshDataset) -> DatasetView: ...
+    @overload
+    def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         """What ``up`` would create, and from which image and template."""
-
-    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
-        """Remove a lab; whether it is gone. ``force``: a protected one as well.
-
-        ``defer``: of one with branches the nodes now, and the rest with the last branch.
-        """
 
     def names(self) -> list[str]:
         """The names of all labs, including those that are not in the state database."""
@@ -84,22 +104,8 @@ class Session(Protocol):
     def wait(self, name: str, *, timeout: float) -> LabView:
         """Wait until a lab is ready."""
 
-    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
-        """Start a lab, or one node of it."""
-
-    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
-        """Stop a lab, or one node of it; ``force``: without a shutdown."""
-
-    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
-        """Have another node take writes; ``force``: also without the one that takes them now."""
-
     def extend(self, name: str, ttl: float) -> LabView:
         """Give a lab a new lease of ``ttl`` seconds from now on."""
-
-    def take_snapshot(
-        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
-    ) -> SnapshotView:
-        """Take a snapshot of a lab, called ``what``; ``ttl``: seconds until it expires."""
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """The snapshots of a lab, oldest first."""
@@ -109,35 +115,6 @@ class Session(Protocol):
 
     def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
         """Remove snapshots of a lab; ``force``: protected ones as well."""
-
-    def prune_snapshots(self, name: str) -> list[str]:
-        """Remove snapshots beyond the schedule's count; a line about each."""
-
-    def rollback(
-        self,
-        name: str,
-        to: str,
-        *,
-        node: str | None,
-        cold: bool,
-        keep_sessions: bool,
-        timeout: float,
-    ) -> LabView:
-        """Put a lab, or a node, back to a snapshot; ``cold``: boot, do not restore RAM."""
-
-    def branch(
-        self,
-        name: str,
-        new: str,
-        *,
-        at: str,
-        count: int,
-        ttl: float | None,
-        keep_sessions: bool,
-        identity: Identity,
-        timeout: float,
-    ) -> list[LabView]:
-        """Create ``count`` labs that are clones of a lab, or of its snapshot ``at``."""
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         """Remove expired labs and leftovers; ``age``: seconds, for ``unused``."""
@@ -176,17 +153,11 @@ class Session(Protocol):
     def engines(self) -> list[EngineView]:
         """All engines, each with its series."""
 
-    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
-        """Build an image unless it exists."""
-
     def images(self) -> list[ImageView]:
         """All images."""
 
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
-
-    def remove_image(self, which: str) -> None:
-        """Remove an image."""
 
     def export(
         self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
@@ -199,20 +170,8 @@ class Session(Protocol):
     def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
         """Import an archive from a file, or ``-``: stdin."""
 
-    def build_template(self, spec: LabSpec) -> TemplateView:
-        """Form a cluster and capture it, unless that template exists."""
-
     def templates(self) -> list[TemplateView]:
         """All templates."""
-
-    def remove_template(self, key: str) -> None:
-        """Remove a template."""
-
-    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
-        """Load data into an image; ``files``: further SQL, after that of ``asked``."""
-
-    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
-        """Make the next version of a dataset from the same source."""
 
     def datasets(self) -> list[DatasetView]:
         """All versions of all datasets."""
@@ -222,12 +181,6 @@ class Session(Protocol):
 
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
         """The columns that look personal and that no rule covers."""
-
-    def remove_dataset(self, which: str, *, defer: bool) -> bool:
-        """Remove a version, or all of a dataset; whether it is gone.
-
-        ``defer``: what labs use is removed with the last of them.
-        """
 
 
 class HostSession(Session, Protocol):

@@ -56,6 +56,8 @@ def branch(
 
     A branch has the data, the nodes and the sizes of the lab, and its own ports and password.
     """
+    from lab.requests.labs import BranchLab
+
     app = app_of(ctx)
     how = parse_format(output)
     number = flags.whole("--count", count)
@@ -65,16 +67,16 @@ def branch(
     if new:
         check_lab_name(new)
     with app.open(doing=REMOVING) as session:
-        views = session.branch(
-            pick(session, name),
-            new,
+        asked = BranchLab(
+            lab=pick(session, name),
+            name=new,
             at=at,
             count=number,
             ttl=lease,
             keep_sessions=keep_sessions,
             identity=flags.identity(identity),
-            timeout=limit,
         )
+        views = session.run(asked, timeout=limit)
     now = app.now()
     emit(
         views,

@@ -186,6 +186,7 @@ def create(
         blueprint=blueprint,
         keep=kept,
         mask=rules.read_text(mask) if mask else "",
+        files=tuple(str(file) for file in sql or ()),
         tables=tuple(tables.split(",")) if tables else (),
         where=tuple(where or ()),
         schema_only=tuple(schema_only or ()),
@@ -197,7 +198,7 @@ def create(
         my_cnf="\n".join(read_file(str(path)) for path in my_cnf or ()),
     )
     with app.open(doing="removing the unfinished dataset") as session:
-        view = session.create_dataset(asked, sql or [])
+        view = session.run(asked)
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 
@@ -215,10 +216,12 @@ def refresh(
     output: flags.Output = "table",
 ) -> None:
     """Make the next version from the same source."""
+    from lab.requests.datasets import RefreshDataset
+
     app = app_of(ctx)
     how = parse_format(output)
     with app.open(doing="removing the unfinished dataset") as session:
-        view = session.refresh_dataset(which, force=force)
+        view = session.run(RefreshDataset(name=which, force=force))
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 
@@ -281,10 +284,12 @@ def rm(
     ] = False,
 ) -> None:
     """Remove a version of a dataset, or all of them."""
+    from lab.requests.datasets import DeleteDataset
+
     app = app_of(ctx)
     with app.open() as session:
         app.if_interrupted(f"`lab dataset rm {which}` again removes the rest")
-        gone = session.remove_dataset(which, defer=defer)
+        gone = session.run(DeleteDataset(which=which, defer=defer))
     app.say(f"removed dataset {which}" if gone else f"{which} is removed with its last lab")
 
 

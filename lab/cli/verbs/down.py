@@ -61,6 +61,7 @@ def down(
 def _remove(app: App, session: Session, names: list[str], *, force: bool, defer: bool) -> int:
     """Remove all that can be removed; the exit code is that of the first failure."""
     from lab.cli.terminal.failure import describe
+    from lab.requests.labs import DeleteLab
 
     failed: list[LabError] = []
     done: set[str] = set()
@@ -73,7 +74,7 @@ def _remove(app: App, session: Session, names: list[str], *, force: bool, defer:
             try:
                 # A removal that has begun is completed; an interrupt takes effect between two.
                 with app.interrupts.shield(f"removing {name}"):
-                    gone = session.down(name, force=force, defer=defer)
+                    gone = session.run(DeleteLab(lab=name, force=force, defer=defer))
             except LabError as error:
                 if not several:
                     raise

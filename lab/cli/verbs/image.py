@@ -44,10 +44,12 @@ def build(
     output: flags.Output = "table",
 ) -> None:
     """Build an image, unless it exists."""
+    from lab.requests.images import BuildImage
+
     app = app_of(ctx)
     how = parse_format(output)
     with app.open(doing="removing the unfinished image") as session:
-        view = session.build_image(recipe, rebuild=rebuild)
+        view = session.run(BuildImage(recipe=recipe, rebuild=rebuild))
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.key])
 
 
@@ -82,10 +84,12 @@ def show(ctx: typer.Context, which: Which, output: flags.Output = "table") -> No
 @manual("lab image rm mariadb")
 def rm(ctx: typer.Context, which: Which) -> None:
     """Remove an image that no template or lab uses."""
+    from lab.requests.images import DeleteImage
+
     app = app_of(ctx)
     with app.open() as session:
         app.if_interrupted(f"`lab image rm {which}` again removes the rest")
-        session.remove_image(which)
+        session.run(DeleteImage(which=which))
     app.say(f"removed image {which}")
 
 

@@ -24,14 +24,16 @@ def start(
     output: flags.Output = "table",
 ) -> None:
     """Start a stopped lab, or one node, and wait for it."""
+    from lab.requests.labs import StartLab
+
     app = app_of(ctx)
     how = parse_format(output)
-    one = flags.maybe_node(node)
+    one = flags.maybe_node(node) or ""
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open(doing="stopping the started nodes") as session:
         lab = pick(session, name)
         app.if_interrupted(f"`lab start {lab}` starts it again")
-        view = session.start(lab, one, timeout=limit)
+        view = session.run(StartLab(lab=lab, node=one), timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
@@ -47,13 +49,15 @@ def stop(
     output: flags.Output = "table",
 ) -> None:
     """Stop a lab, or one node of it; its disks stay."""
+    from lab.requests.labs import StopLab
+
     app = app_of(ctx)
     how = parse_format(output)
-    one = flags.maybe_node(node)
+    one = flags.maybe_node(node) or ""
     with app.open() as session:
         lab = pick(session, name)
         app.if_interrupted(f"nodes of {lab} may still run; `lab stop {lab}` stops them")
-        view = session.stop(lab, node=one, force=force)
+        view = session.run(StopLab(lab=lab, node=one, force=force))
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
@@ -80,6 +84,8 @@ def promote(
     output: flags.Output = "table",
 ) -> None:
     """Let another node take the writes of a lab."""
+    from lab.requests.labs import Promote
+
     app = app_of(ctx)
     how = parse_format(output)
     lab, word = flags.lab_and("a node", words, "lab promote shop n2")
@@ -91,7 +97,7 @@ def promote(
             f"`lab status {lab}` shows which node takes writes;"
             f" `lab promote {lab} {node}` again completes the promotion"
         )
-        view = session.promote(lab, node, force=force, timeout=limit)
+        view = session.run(Promote(lab=lab, node=node, force=force), timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 

@@ -54,6 +54,8 @@ def run(
 
 def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
     """The lab; from the return of this on, no signal prevents its removal."""
+    from lab.requests.labs import CreateLab
+
     limit = creation.limit
     # A unique name: the lab can be removed even if an interrupt comes after its creation and
     # before its name is returned.
@@ -63,13 +65,8 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:
         with app.open(doing=REMOVING) as session:
-            view = session.up(
-                spec,
-                cold=creation.cold,
-                keep_failed=creation.keep_failed,
-                exist_ok=False,
-                timeout=limit,
-            )
+            asked = CreateLab.of(spec, cold=creation.cold, keep_failed=creation.keep_failed)
+            view = session.run(asked, timeout=limit)
             app.interrupts.protect("removing the lab")
             return view
     except KeyboardInterrupt:
@@ -92,9 +89,11 @@ def _with_lab(app: App, view: LabView, argv: Sequence[str]) -> int:
 
 def _removed(app: App, name: str) -> int:
     """Remove the lab and return the exit code of that; 0 if it does not exist any more."""
+    from lab.requests.labs import DeleteLab
+
     try:
         with app.open() as session:
-            session.down(name)
+            session.run(DeleteLab(lab=name))
     except NotFound:
         return 0
     except Exception as error:  # noqa: BLE001  # the command's exit code must survive it

@@ -65,6 +65,7 @@ def take(
 
     It contains all disks of all nodes at one moment and, if all of them run, their RAM.
     """
+    from lab.requests.snapshots import TakeSnapshot
     from lab.schedule import check_name
 
     app = app_of(ctx)
@@ -72,9 +73,14 @@ def take(
     what = check_name(label) if label else "manual"
     lasts = flags.lease("--ttl", ttl) if ttl else None
     with app.open(doing="removing the unfinished snapshot") as session:
-        view = session.take_snapshot(
-            pick(session, name), what, disks_only=disks_only, ttl=lasts, protect=protect
+        asked = TakeSnapshot(
+            lab=pick(session, name),
+            name=what,
+            disks_only=disks_only,
+            ttl=lasts,
+            protected=protect,
         )
+        view = session.run(asked)
     emit(view, how, table=lambda: f"{view.label}\n", names=lambda: [view.label])
     app.say(_about(view))
 
@@ -157,11 +163,13 @@ def rm(
 @manual("lab snapshot prune shop")
 def prune(ctx: typer.Context, *, name: flags.Name = "") -> None:
     """Remove snapshots that expired or exceed the schedule's count."""
+    from lab.requests.snapshots import PruneSnapshots
+
     app = app_of(ctx)
     with app.open() as session:
         lab = pick(session, name)
         app.if_interrupted(f"some may be removed; `lab snapshot prune {lab}` removes the rest")
-        done = session.prune_snapshots(lab)
+        done = session.run(PruneSnapshots(lab=lab))
     app.say("\n".join(done) or "nothing to remove")
 
 
@@ -197,9 +205,11 @@ def rollback(
     Data written since then is lost; snapshots, ports and passwords stay. Nodes resume from the
     snapshot's RAM if it has it, else they boot; a single node always boots.
     """
+    from lab.requests.labs import RollBack
+
     app = app_of(ctx)
     how = parse_format(output)
-    one = flags.maybe_node(node)
+    one = flags.maybe_node(node) or ""
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open() as session:
         lab = pick(session, name)
@@ -207,14 +217,8 @@ def rollback(
             f"if the rollback had begun, {lab} is stopped and `lab start {lab}` completes it;"
             f" `lab status {lab}` shows it"
         )
-        view = session.rollback(
-            lab,
-            to,
-            node=one,
-            cold=cold,
-            keep_sessions=keep_sessions,
-            timeout=limit,
-        )
+        asked = RollBack(lab=lab, to=to, node=one, cold=cold, keep_sessions=keep_sessions)
+        view = session.run(asked, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 

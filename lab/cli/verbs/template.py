@@ -28,11 +28,13 @@ def build(
     output: flags.Output = "table",
 ) -> None:
     """Form a cluster and capture it as a template for labs."""
+    from lab.requests.images import BuildTemplate
+
     app = app_of(ctx)
     how = parse_format(output)
     spec = flags.wanted(app.settings(), cluster)
     with app.open(doing="removing the unfinished template") as session:
-        view = session.build_template(spec)
+        view = session.run(BuildTemplate.of(spec))
     emit(view, how, table=lambda: shown([view], app.now()), names=lambda: [view.key])
 
 
@@ -68,10 +70,12 @@ def rm(
     ],
 ) -> None:
     """Remove a template that no lab was cloned from."""
+    from lab.requests.images import DeleteTemplate
+
     app = app_of(ctx)
     with app.open() as session:
         app.if_interrupted(f"`lab template rm {key}` again removes the rest")
-        session.remove_template(key)
+        session.run(DeleteTemplate(key=key))
     app.say(f"removed template {key}")
 
 

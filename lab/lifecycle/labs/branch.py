@@ -20,53 +20,36 @@ from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.snapshots import snapshot
-from lab.names import LAB_NAME_LIMIT, Owner, branch_names
-from lab.spec import Identity
+from lab.names import LAB_NAME_LIMIT, Owner
+from lab.requests.labs import BRANCHES_LIMIT, BranchLab
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
 
-MOST = 50
-"""Branches that one command makes, at most."""
 
+def branch(ctx: Context, asked: BranchLab, *, timeout: float) -> list[LabView]:
+    """Make labs that are clones of a lab, and return them once all are ready.
 
-def branch(
-    ctx: Context,
-    name: str,
-    new: str = "",
-    *,
-    at: str = "",
-    count: int = 1,
-    ttl: float | None = None,
-    keep_sessions: bool = False,
-    identity: Identity = "shared",
-    timeout: float,
-) -> list[LabView]:
-    """Make ``count`` labs that are clones of the lab ``name``, and return them once all are ready.
-
-    ``at``: the snapshot that is cloned, by label or name; empty: one is taken for it. ``new``: the
-    name of the branch, with a number added where there are several; empty: made from ``name``.
-    ``ttl``: seconds of their lease. ``keep_sessions``: client sessions in the capture are not
-    ended. ``identity``: "new" restarts the servers with ids and UUIDs of each branch's own, so that
-    it can be connected to other labs. ``timeout``: seconds that the nodes of one may take to get
-    ready. A branch that fails leaves nothing; those before it stay. A snapshot that was taken for
-    branches of which none was made is removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
+    ``timeout``: seconds that the nodes of one may take to get ready. A branch that fails leaves
+    nothing; those before it stay. A snapshot that was taken for branches of which none was made is
+    removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
-    if not 1 <= count <= MOST:
-        raise InvalidSpec(f"{count} branches were requested: 1 to {MOST} can be made at once")
-    names = branch_names(new, count)
-    parent, nodes = record_of(ctx, name), nodes_of(ctx, name)
-    order = resolve(ctx, replace(parent.spec, ttl=ttl))
+    if not 1 <= asked.count <= BRANCHES_LIMIT:
+        raise InvalidSpec(
+            f"{asked.count} branches were requested: 1 to {BRANCHES_LIMIT} can be made at once"
+        )
+    names = asked.names
+    parent, nodes = record_of(ctx, asked.lab), nodes_of(ctx, asked.lab)
+    order = resolve(ctx, replace(parent.spec, ttl=asked.ttl))
     check_host(ctx, order.nodes)
-    with snapshot.kept_or_taken(ctx, name, at, "branch") as capture:
-        _check_memory(ctx, nodes, capture, count)
+    with snapshot.kept_or_taken(ctx, asked.lab, asked.at, "branch") as capture:
+        _check_memory(ctx, nodes, capture, asked.count)
         made = []
         for one in names:
-            own = _new_identity() if identity == "new" else 0
+            own = _new_identity() if asked.identity == "new" else 0
             record = branch_record(ctx, order, parent, one, capture, own)
+            keep = asked.keep_sessions
             made.append(
-                _one(
-                    ctx, order, parent, nodes, record, capture, timeout, keep_sessions=keep_sessions
-                )
+                _one(ctx, order, parent, nodes, record, capture, timeout, keep_sessions=keep)
             )
     return made
 

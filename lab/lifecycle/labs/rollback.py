@@ -39,6 +39,7 @@ from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots.snapshot import find, load, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
+from lab.requests.labs import RollBack
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
 from lab.undo import Undo
@@ -46,40 +47,28 @@ from lab.views.labs import LabView
 from lab.wait import Deadline
 
 
-def rollback(
-    ctx: Context,
-    name: str,
-    to: str = ORIGIN,
-    *,
-    node: str | None = None,
-    cold: bool = False,
-    keep_sessions: bool = False,
-    timeout: float,
-) -> LabView:
+def rollback(ctx: Context, asked: RollBack, *, timeout: float) -> LabView:
     """Put a lab, or one node, back to a snapshot, and wait until it is ready.
 
-    ``to``: a label, a name (its newest), or what the lab was when it was made. Password, ports
-    and addresses stay. Where the snapshot has RAM all nodes resume from it, unless ``cold``, and
-    the sessions of clients that it has are ended, unless ``keep_sessions``. A single node boots,
-    and takes what it then lacks from its cluster, whose nodes boot with it if none of them runs.
-    What was written since is lost, the snapshots stay. Raises NotFound, Conflict while another
-    command works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady. If all nodes were
-    to resume, or to boot as at their origin, they are stopped then; nodes that boot from a snapshot
-    keep running, as for ``start``.
+    Password, ports and addresses stay. Where the snapshot has RAM all nodes resume from it, and
+    the sessions of clients that it has are ended, unless the request says otherwise. A single node
+    boots, and takes what it then lacks from its cluster, whose nodes boot with it if none of them
+    runs. What was written since is lost, the snapshots stay. Raises NotFound, Conflict while
+    another command works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady. If all
+    nodes were to resume, or to boot as at their origin, they are stopped then; nodes that boot from
+    a snapshot keep running, as for ``start``.
     """
-    with lock(ctx.home, "lab", name, wait=False):
-        record = record_of(ctx, name)
+    with lock(ctx.home, "lab", asked.lab, wait=False):
+        record = record_of(ctx, asked.lab)
         check_usable(record)
-        capture, nodes = find(ctx, name, to), nodes_of(ctx, name)
-        if node is not None and len(nodes) > 1:
-            _one_to(ctx, record, capture, node_of(ctx, name, node), timeout)
+        capture, nodes = find(ctx, asked.lab, asked.to), nodes_of(ctx, asked.lab)
+        if asked.node and len(nodes) > 1:
+            _one_to(ctx, record, capture, node_of(ctx, asked.lab, asked.node), timeout)
         elif capture.label == ORIGIN:
-            _all_to_origin(ctx, record, capture, nodes, timeout, cold=cold)
+            _all_to_origin(ctx, record, capture, nodes, timeout, cold=asked.cold)
         else:
-            _all_to_snapshot(
-                ctx, record, capture, nodes, timeout, cold=cold, keep_sessions=keep_sessions
-            )
-    return lab(ctx, name, proved=True)
+            _all_to_snapshot(ctx, record, capture, nodes, timeout, asked)
+    return lab(ctx, asked.lab, proved=True)
 
 
 def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeout: float) -> None:
@@ -128,22 +117,21 @@ def _all_to_snapshot(
     capture: Capture,
     nodes: Sequence[Node],
     timeout: float,
-    *,
-    cold: bool,
-    keep_sessions: bool,
+    asked: RollBack,
 ) -> None:
     """Put a lab back to a snapshot: resumed from its RAM, or booted from its disks."""
-    warm = capture.warm and not cold
+    warm = capture.warm and not asked.cold
     _put_back(ctx, record, capture, nodes)
     if not warm:
         interrupted.end(ctx, record.name)  # what its disks are now can be started
     nodes, images = move_taken(ctx, nodes), images_of(ctx, record, nodes)
     undone = stopped_on_failure(ctx, record.name, capture.label, nodes)
     with undone if warm else nullcontext():
-        source = _unless_cold(sound(ctx, capture, images), cold=cold)
+        source = _unless_cold(sound(ctx, capture, images), cold=asked.cold)
         found = None
         if source.warm:
-            found = resume(ctx, source, record, images, nodes, timeout, keep_sessions=keep_sessions)
+            keep = asked.keep_sessions
+            found = resume(ctx, source, record, images, nodes, timeout, keep_sessions=keep)
         if found is None or found.why_cold:
             why_cold = found.why_cold if found else source.why_cold
             found = StartedNodes(_boot_used(ctx, record, nodes, timeout), why_cold)

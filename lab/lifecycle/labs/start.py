@@ -8,6 +8,7 @@ from lab.lifecycle.labs import power
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.nodes.inspect import node_of, nodes_of
 from lab.lifecycle.nodes.recovery import USUAL, Pace
+from lab.requests.labs import RollBack
 from lab.views.labs import LabView
 
 
@@ -23,7 +24,7 @@ def start(ctx: Context, name: str, *, timeout: float, pace: Pace = USUAL) -> Lab
     if (pending := interrupted.pending(ctx, name)) is not None:
         label, node = pending
         ctx.progress.note("rollback", f"completing the interrupted rollback of {name} to {label}")
-        done = rollback(ctx, name, label, node=node, timeout=timeout)
+        done = rollback(ctx, RollBack(lab=name, to=label, node=node or ""), timeout=timeout)
         if node is None:
             return done
     return power.start(ctx, name, nodes_of(ctx, name), timeout, pace)

@@ -29,6 +29,7 @@ from lab.lifecycle.nodes.recovery import resume_paused
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, make_directory, sync, writing
+from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
@@ -43,32 +44,24 @@ _STARTED = 120.0
 
 
 def take(
-    ctx: Context,
-    name: str,
-    what: str = "manual",
-    *,
-    disks_only: bool = False,
-    ttl: float | None = None,
-    protect: bool = False,
-    labelled: Callable[[str], object] = lambda _: None,
+    ctx: Context, asked: TakeSnapshot, *, labelled: Callable[[str], object] = lambda _: None
 ) -> SnapshotView:
-    """Snapshot a lab, running or stopped; ``what``: a name for it, or a kind of a schedule.
+    """Snapshot a lab, running or stopped.
 
     A running lab's nodes are paused, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Its RAM is included where
-    all nodes run and the hypervisor can, unless ``disks_only``. ``ttl``: seconds after which it is
-    removed, if nothing descends from it; ``protect``: it is not removed without force.
-    ``labelled`` is called with its label before anything of it is there. Raises NotFound,
-    HostUnfit if less than ``space_floor`` would be left, and Conflict while another command works
-    on the lab.
+    all nodes run and the hypervisor can, unless the request is for disks only. ``labelled`` is
+    called with its label before anything of it is there. Raises NotFound, HostUnfit if less than
+    ``space_floor`` would be left, and Conflict while another command works on the lab.
     """
-    with lock(ctx.home, "lab", name, wait=False):
-        record = record_of(ctx, name)
+    with lock(ctx.home, "lab", asked.lab, wait=False):
+        record = record_of(ctx, asked.lab)
         check_usable(record)
-        interrupted.check(ctx, name)
-        expires = None if ttl is None else time.time() + ttl
-        blank = Capture(Owner("lab", name), "", (), protected=protect, expires_at=expires)
-        made = _take(ctx, record, what, blank, ram=not disks_only, labelled=labelled)
+        interrupted.check(ctx, asked.lab)
+        owner, keep = Owner("lab", asked.lab), asked.protected
+        expires = None if asked.ttl is None else time.time() + asked.ttl
+        blank = Capture(owner, "", (), protected=keep, expires_at=expires)
+        made = _take(ctx, record, asked.name, blank, ram=not asked.disks_only, labelled=labelled)
         return view_of(ctx, made)
 
 
@@ -174,7 +167,7 @@ def kept_or_taken(ctx: Context, name: str, wanted: str, what: str) -> Iterator[C
 
     with Undo() as undo:
         if not wanted:
-            wanted = take(ctx, name, what, ttl=_STARTED).label
+            wanted = take(ctx, TakeSnapshot(lab=name, name=what, ttl=_STARTED)).label
             undo.push(f"snapshot {wanted}", leave)
         with kept(ctx, name, wanted) as capture:
             yield capture

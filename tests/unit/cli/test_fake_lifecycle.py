@@ -31,7 +31,11 @@ from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.requests.archives import Destination, ImportOptions
-from lab.requests.datasets import CreateDataset
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.images import BuildImage, BuildTemplate
+from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
+from lab.requests.request import Request
+from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
 from lab.spec import LabSpec
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
@@ -71,6 +75,31 @@ def dataset_view(name: str, version: int = 1) -> DatasetView:
     )  # fmt: skip
 
 
+_ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
+    RollBack: lambda asked: lab_view(asked.lab),
+    BranchLab: lambda asked: [
+        lab_view(f"{asked.name}-{number}", parent=f"lab:{asked.lab}@origin")
+        for number in range(asked.count)
+    ],
+    TakeSnapshot: lambda asked: SnapshotView(
+        f"{asked.name}.20261121t110000",
+        asked.name,
+        1_795_258_800.0,
+        warm=not asked.disks_only,
+        why_cold="taken with disks only" if asked.disks_only else "",
+        pause=0.128,
+        ram=31 << 20,
+    ),
+    PruneSnapshots: lambda asked: [f"removed {asked.lab}@hourly.20261121t110000"],
+    BuildImage: lambda asked: image_view(recipe=asked.recipe),
+    BuildTemplate: lambda _: template_view(),
+    CreateDataset: lambda asked: dataset_view(asked.name),
+    RefreshDataset: lambda asked: dataset_view(asked.name, 2),
+    DeleteDataset: lambda asked: not asked.defer,
+}
+"""What verbs return that do not look at the labs of the world."""
+
+
 class FakeSession:
     """Answers with fixed views; ``fails`` maps a method's name to what it raises."""
 
@@ -83,8 +112,28 @@ class FakeSession:
         if error := self._world.fails.get(method):
             raise error
 
-    def up(self, spec: LabSpec, **options: Any) -> LabView:
-        self._called("up", spec, **options)
+    def run(self, request: Request, *, timeout: float | None = None) -> Any:
+        """What the verb of a request returns, of fixed views."""
+        self._called(
+            type(request).__name__, request, **({} if timeout is None else {"timeout": timeout})
+        )
+        found = _ANSWERS[type(request)](request) if type(request) in _ANSWERS else None
+        if isinstance(request, CreateLab):
+            found = self._created(request)
+        elif isinstance(request, DeleteLab):
+            found = self._deleted(request.lab)
+        elif isinstance(request, Power | Promote):
+            found = self._find(request.lab)
+        return found
+
+    def _deleted(self, name: str) -> bool:
+        time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
+        self._find(name)
+        del self._world.views[name]
+        self._world.log("is down", name)
+        return True
+
+    def _created(self, asked: CreateLab) -> LabView:
         self._tell(Event("image", "note", "percona cannot be reached: using mariadb"))
         self._tell(Event("clone", "begin", "cloning"))
         with Undo() as undo:
@@ -94,22 +143,13 @@ class FakeSession:
                 raise HostUnfit("no memory", hint="free some")
             undo.keep()
         self._tell(Event("clone", "end", "cloning", 0.1))
-        name = spec.name or spec.blueprint
-        self._world.views[name] = lab_view(name, nodes=spec.nodes, blueprint=spec.blueprint)
+        name = asked.name or asked.blueprint
+        self._world.views[name] = lab_view(name, nodes=asked.nodes, blueprint=asked.blueprint)
         return self._world.views[name]
 
     def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
         self._called("preview", spec, cold=cold)
         return preview_view(template=None if cold else "feedfacefeedface")
-
-    def down(self, name: str, *, force: bool = False, defer: bool = False) -> bool:
-        del force, defer
-        self._called("down", name)
-        time.sleep(float(os.environ.get("FAKE_DOWN", "0")))
-        self._find(name)
-        del self._world.views[name]
-        self._world.log("is down", name)
-        return True
 
     def names(self) -> list[str]:
         self._called("names")
@@ -139,35 +179,9 @@ class FakeSession:
         self._called("wait", name, timeout=timeout)
         return self._find(name)
 
-    def start(self, name: str, node: str | None, *, timeout: float) -> LabView:
-        self._called("start", name, node, timeout=timeout)
-        return self._find(name)
-
-    def stop(self, name: str, *, node: str | None, force: bool) -> LabView:
-        self._called("stop", name, node=node, force=force)
-        return self._find(name)
-
-    def promote(self, name: str, node: str, *, force: bool, timeout: float) -> LabView:
-        self._called("promote", name, node, force=force, timeout=timeout)
-        return self._find(name)
-
     def extend(self, name: str, ttl: float | None) -> LabView:
         self._called("extend", name, ttl)
         return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
-
-    def take_snapshot(
-        self, name: str, what: str, *, disks_only: bool, ttl: float | None, protect: bool
-    ) -> SnapshotView:
-        self._called("take_snapshot", name, what, disks_only=disks_only, ttl=ttl, protect=protect)
-        return SnapshotView(
-            f"{what}.20261121t110000",
-            what,
-            1_795_258_800.0,
-            warm=not disks_only,
-            why_cold="taken with disks only" if disks_only else "",
-            pause=0.128,
-            ram=31 << 20,
-        )
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         self._called("snapshots", name)
@@ -179,18 +193,6 @@ class FakeSession:
 
     def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
         self._called("remove_snapshots", name, list(labels), force=force)
-
-    def prune_snapshots(self, name: str) -> list[str]:
-        self._called("prune_snapshots", name)
-        return [f"removed {name}@hourly.20261121t110000"]
-
-    def rollback(self, name: str, to: str, **options: Any) -> LabView:
-        self._called("rollback", name, to, **options)
-        return lab_view(name)
-
-    def branch(self, name: str, new: str, *, count: int, **options: Any) -> list[LabView]:
-        self._called("branch", name, new, count=count, **options)
-        return [lab_view(f"{new}-{number}", parent=f"lab:{name}@origin") for number in range(count)]
 
     def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
         self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
@@ -255,10 +257,6 @@ class FakeSession:
                         build="unreachable", why="http://percona/ps-80/apt did not answer"),
         ]  # fmt: skip
 
-    def build_image(self, recipe: str, *, rebuild: bool) -> ImageView:
-        self._called("build_image", recipe, rebuild=rebuild)
-        return image_view(recipe=recipe)
-
     def images(self) -> list[ImageView]:
         self._called("images")
         return [image_view()]
@@ -267,19 +265,9 @@ class FakeSession:
         self._called("image", which)
         return image_view()
 
-    def remove_image(self, which: str) -> None:
-        self._called("remove_image", which)
-
-    def build_template(self, spec: LabSpec) -> TemplateView:
-        self._called("build_template", spec)
-        return template_view()
-
     def templates(self) -> list[TemplateView]:
         self._called("templates")
         return [template_view()]
-
-    def remove_template(self, key: str) -> None:
-        self._called("remove_template", key)
 
     def export(
         self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
@@ -319,14 +307,6 @@ class FakeSession:
         self._called("import_dataset", where, name, how, talk=talk)
         return None if talk else dataset_view(name or "crm")
 
-    def create_dataset(self, asked: CreateDataset, files: Sequence[Path]) -> DatasetView:
-        self._called("create_dataset", asked, files)
-        return dataset_view(asked.name)
-
-    def refresh_dataset(self, name: str, *, force: bool = False) -> DatasetView:
-        self._called("refresh_dataset", name, **({"force": True} if force else {}))
-        return dataset_view(name, 2)
-
     def datasets(self) -> list[DatasetView]:
         self._called("datasets")
         return [dataset_view("shop"), dataset_view("shop", 2)]
@@ -338,10 +318,6 @@ class FakeSession:
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
         self._called("scan_dataset", which)
         return [PersonalColumn("shop.customers.mail", "an e-mail address", "email")]
-
-    def remove_dataset(self, which: str, *, defer: bool) -> bool:
-        self._called("remove_dataset", which, defer=defer)
-        return not defer
 
     def _find(self, name: str) -> LabView:
         if name not in self._world.views:
@@ -372,8 +348,9 @@ class FakeLifecycle(Lifecycle):
         """Remember a call."""
         self.calls.append((method, *args, *([options] if options else [])))
         if path := os.environ.get("FAKE_LOG"):
+            words = [a.lab if isinstance(a, DeleteLab) else a for a in args]
             with Path(path).open("a") as file:
-                file.write(" ".join([method, *(a for a in args if isinstance(a, str))]) + "\n")
+                file.write(" ".join([method, *(a for a in words if isinstance(a, str))]) + "\n")
 
     def called(self, method: str) -> list[Any]:
         """What the method was called with, the last time."""

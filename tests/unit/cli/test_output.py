@@ -89,7 +89,7 @@ def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None
         "template  feedfacefeedface\n"
         "start     warm\n"
     )
-    assert not [call for call in world.calls if call[0] == "up"]
+    assert not [call for call in world.calls if call[0] == "CreateLab"]
     first = preview_view(image_exists=False, template="")
     assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
     assert "template  none yet: it would be formed and captured first\n" in preview_text(first)

@@ -18,6 +18,18 @@ from lab.errors import (
     NotFound,
     NotReady,
 )
+from lab.requests.images import BuildImage, DeleteImage, DeleteTemplate
+from lab.requests.labs import (
+    BranchLab,
+    CreateLab,
+    DeleteLab,
+    EnsureLab,
+    RollBack,
+    StartLab,
+    StopLab,
+)
+from lab.requests.request import Request
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec, NodeSize
 from lab.units import GIB
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
@@ -41,8 +53,9 @@ def test_up_passes_on_every_flag() -> None:
     )
     assert main(["up", "galera", *flags.split()], lifecycle=world) == 0
     spec = LabSpec("galera", "shop", 5, "mariadb", NodeSize(GIB, 2, 8 * GIB), 7200.0, image="x")
-    options = {"cold": True, "keep_failed": True, "exist_ok": True, "timeout": 300.0}
-    assert world.called("up") == [spec, options]
+    asked = EnsureLab.of(spec, cold=True, keep_failed=True)
+    assert world.called("EnsureLab") == [asked, {"timeout": 300.0}]
+    assert asked.spec == spec
 
 
 def test_up_has_defaults() -> None:
@@ -50,10 +63,9 @@ def test_up_has_defaults() -> None:
     world = FakeLifecycle()
     world.default_ttl = 60.0
     assert main(["up", "pxc"], lifecycle=world) == 0
-    options = {"cold": False, "keep_failed": False, "exist_ok": False, "timeout": None}
-    assert world.called("up") == [LabSpec("pxc", ttl=60.0), options]
+    assert world.called("CreateLab") == [CreateLab.of(LabSpec("pxc", ttl=60.0))]
     assert main(["up", "pxc", "--ttl", "none"], lifecycle=world) == 0
-    assert world.called("up")[0].ttl is None
+    assert world.called("CreateLab")[0].ttl is None
 
 
 def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
@@ -61,21 +73,21 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
     (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nnodes = 5\nmemory = "1G"\n')
     world = FakeLifecycle()
     assert main(["up", "--nodes", "1"], lifecycle=world) == 0
-    assert world.called("up")[0] == LabSpec("pxc", nodes=1, size=NodeSize(memory=GIB))
+    assert world.called("CreateLab")[0].spec == LabSpec("pxc", nodes=1, size=NodeSize(memory=GIB))
     assert main(["template", "build"], lifecycle=world) == 0
-    assert world.called("build_template")[0].nodes == 5
+    assert world.called("BuildTemplate")[0].nodes == 5
 
 
 @pytest.mark.parametrize(
     ("line", "call"),
     [
-        ("down a b a", ["b"]),
+        ("down a b a", [DeleteLab(lab="b")]),
         ("status a", ["a"]),
         ("wait a --timeout 90", ["a", {"timeout": 90.0}]),
         ("wait a", ["a", {"timeout": 77.0}]),
-        ("start a", ["a", None, {"timeout": 77.0}]),
-        ("start a --node 2", ["a", "n2", {"timeout": 77.0}]),
-        ("stop a --node n2 --force", ["a", {"node": "n2", "force": True}]),
+        ("start a", [StartLab(lab="a"), {"timeout": 77.0}]),
+        ("start a --node 2", [StartLab(lab="a", node="n2"), {"timeout": 77.0}]),
+        ("stop a --node n2 --force", [StopLab(lab="a", node="n2", force=True)]),
         ("extend a 1d12h", ["a", 129600.0]),
         ("sql a", ["a", None, {"database": ""}]),
         ("sql a --node 3 -D crm", ["a", "n3", {"database": "crm"}]),
@@ -84,47 +96,33 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
         ("logs a --source console -n 5", ["a", "n1", "console", {"follow": False, "lines": 5}]),
         (
             "snapshot take a",
-            ["a", "manual", {"disks_only": False, "ttl": None, "protect": False}],
+            [TakeSnapshot(lab="a")],
         ),
         (
             "snapshot take a --label mine --disks-only --ttl 2h --protect",
-            ["a", "mine", {"disks_only": True, "ttl": 7200.0, "protect": True}],
+            [TakeSnapshot(lab="a", name="mine", disks_only=True, ttl=7200.0, protected=True)],
         ),
         ("snapshot protect a mine", ["a", "mine", {"protected": True}]),
         ("snapshot unprotect a mine", ["a", "mine", {"protected": False}]),
         ("snapshot rm a x y --force", ["a", ["x", "y"], {"force": True}]),
         (
             "rollback a --to mine --cold --keep-sessions --timeout 5s",
-            ["a", "mine", {"node": None, "cold": True, "keep_sessions": True, "timeout": 5.0}],
+            [RollBack(lab="a", to="mine", cold=True, keep_sessions=True), {"timeout": 5.0}],
         ),
-        (
-            "branch a",
-            [
-                "a",
-                "",
-                {
-                    "count": 1,
-                    "at": "",
-                    "ttl": None,
-                    "keep_sessions": False,
-                    "identity": "shared",
-                    "timeout": 77.0,
-                },
-            ],
-        ),
+        ("branch a", [BranchLab(lab="a"), {"timeout": 77.0}]),
         (
             "branch a try --at mine --count 3 --ttl 2h --keep-sessions --identity new --timeout 5m",
             [
-                "a",
-                "try",
-                {
-                    "count": 3,
-                    "at": "mine",
-                    "ttl": 7200.0,
-                    "keep_sessions": True,
-                    "identity": "new",
-                    "timeout": 300.0,
-                },
+                BranchLab(
+                    lab="a",
+                    name="try",
+                    at="mine",
+                    count=3,
+                    ttl=7200.0,
+                    keep_sessions=True,
+                    identity="new",
+                ),
+                {"timeout": 300.0},
             ],
         ),
         ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),
@@ -132,10 +130,10 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
             "gc --dry-run --orphans --unused --older-than 2h",
             [{"dry_run": True, "orphans": True, "unused": True, "age": 7200.0}],
         ),
-        ("image build mariadb --rebuild", ["mariadb", {"rebuild": True}]),
+        ("image build mariadb --rebuild", [BuildImage(recipe="mariadb", rebuild=True)]),
         ("image show mariadb", ["mariadb"]),
-        ("image rm mariadb", ["mariadb"]),
-        ("template rm feed", ["feed"]),
+        ("image rm mariadb", [DeleteImage(which="mariadb")]),
+        ("template rm feed", [DeleteTemplate(key="feed")]),
     ],
 )
 def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
@@ -150,6 +148,8 @@ def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
         verb = {"rm": "remove", "show": "", "unprotect": "protect"}.get(words[1], words[1])
         method = groups[words[0]].format(verb).lstrip("_")
         method = method.replace("remove_snapshot", "remove_snapshots")
+    if isinstance(call[0], Request):
+        method = type(call[0]).__name__
     calls = [list(called[1:]) for called in world.calls if called[0] == method]
     assert calls[-1] == call
 
@@ -319,7 +319,7 @@ def test_a_flag_replaces_what_lab_toml_names(elsewhere: Path) -> None:
     (elsewhere / "accounts").write_text("app:secret@shop\n")
     world = FakeLifecycle()
     assert main(["up", "--user", "accounts"], lifecycle=world) == 0
-    assert [user.name for user in world.called("up")[0].options.user] == ["app"]
+    assert [user.name for user in world.called("CreateLab")[0].spec.options.user] == ["app"]
     assert main(["template", "build"], lifecycle=world) == 0, "no template has accounts of labs"
 
 
@@ -328,9 +328,9 @@ def test_run_makes_a_name_of_its_own(elsewhere: Path) -> None:
     (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nname = "app"\n')
     world = FakeLifecycle("app")
     assert main(["run", "--", "true"], lifecycle=world) == 0
-    assert world.called("up")[0].name.startswith("run-")
+    assert world.called("CreateLab")[0].name.startswith("run-")
     assert main(["run", "--name", "mine", "--", "true"], lifecycle=world) == 0
-    assert world.called("up")[0].name == "mine"
+    assert world.called("CreateLab")[0].name == "mine"
     assert list(world.views) == ["app"]
 
 
@@ -342,15 +342,15 @@ def test_a_wrong_lab_toml_is_told(elsewhere: Path, capsys: Capture) -> None:
 
 
 LEFT = {
-    "stop a": ("stop", "nodes of a may still run; `lab stop a` stops them"),
-    "start a": ("start", "`lab start a` starts it again"),
-    "promote a n2": ("promote", "`lab promote a n2` again completes the promotion"),
-    "rollback a": ("rollback", "a is stopped and `lab start a` completes it"),
+    "stop a": ("StopLab", "nodes of a may still run; `lab stop a` stops them"),
+    "start a": ("StartLab", "`lab start a` starts it again"),
+    "promote a n2": ("Promote", "`lab promote a n2` again completes the promotion"),
+    "rollback a": ("RollBack", "a is stopped and `lab start a` completes it"),
     "snapshot rm a mine": ("remove_snapshots", "`lab snapshot ls a` lists those that are left"),
-    "snapshot prune a": ("prune_snapshots", "`lab snapshot prune a` removes the rest"),
-    "dataset rm shop": ("remove_dataset", "`lab dataset rm shop` again removes the rest"),
-    "template rm fee": ("remove_template", "`lab template rm fee` again removes the rest"),
-    "image rm mariadb": ("remove_image", "`lab image rm mariadb` again removes the rest"),
+    "snapshot prune a": ("PruneSnapshots", "`lab snapshot prune a` removes the rest"),
+    "dataset rm shop": ("DeleteDataset", "`lab dataset rm shop` again removes the rest"),
+    "template rm fee": ("DeleteTemplate", "`lab template rm fee` again removes the rest"),
+    "image rm mariadb": ("DeleteImage", "`lab image rm mariadb` again removes the rest"),
     "gc": ("gc", "`lab gc` again removes the rest"),
 }
 
@@ -482,5 +482,5 @@ def test_what_is_selected_of_a_live_server() -> None:
     argv = ["dataset", "create", "shop", "--from", "mysql://me@db/a", *words.split()]
     assert main(argv, lifecycle=world) == 0
     chosen = Selection(("a.t", "a.u"), ("a.t:x=1", "a.u:y"), ("b.c",), "f")
-    asked, _ = world.called("create_dataset")
+    (asked,) = world.called("CreateDataset")
     assert (asked.name, asked.source, asked.selection) == ("shop", "mysql://me@db/a", chosen)

@@ -28,6 +28,7 @@ from lab.locks.named import lock
 from lab.names import GuestName
 from lab.options import Options
 from lab.progress import Event, Step, ignore
+from lab.requests.labs import CreateLab
 from lab.spec import LabSpec, NodeSize
 from lab.units import MIB
 from lab.wait import Deadline, until
@@ -334,9 +335,7 @@ def test_a_spec_is_sent_whole(here: Site) -> None:
                    size=NodeSize(memory=400 * MIB, cpus=2), profile="durable",
                    options=Options(set=("max_connections=50",)))  # fmt: skip
     with Client(str(here.client.base_url), here.token()) as client:
-        lab = RemoteSession(client, ignore).up(
-            spec, cold=True, keep_failed=False, exist_ok=False, timeout=None
-        )
+        lab = RemoteSession(client, ignore).run(CreateLab.of(spec, cold=True))
         client.delete(lab.name)
     assert (lab.memory, lab.cpus, lab.profile, lab.started) == (400 * MIB, 2, "durable", "cold")
     assert (lab.engine, lab.why_cold) == ("mariadb", "requested")

@@ -97,7 +97,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_an_interrupt_undoes(start: Start, number: int) -> None:
     """Protects from half a lab: any of the three signals undoes, tells, and exits 130."""
     lab = start("up", "pxc", FAKE_UP="60")
-    lab.wait_for("up")
+    lab.wait_for("CreateLab")
     time.sleep(0.1)
     lab.send(number)
     code, err = lab.end()
@@ -109,7 +109,7 @@ def test_an_interrupt_undoes(start: Start, number: int) -> None:
 def test_a_second_interrupt_does_not_break_the_undoing(start: Start) -> None:
     """Protects the undoing from an impatient user."""
     lab = start("up", "pxc", FAKE_UP="60", FAKE_UNDO="1")
-    lab.wait_for("up")
+    lab.wait_for("CreateLab")
     time.sleep(0.1)
     lab.send(signal.SIGINT)
     lab.wait_for("undoing")
@@ -159,7 +159,7 @@ def test_interrupts_do_not_cut_the_removal_of_what_failed(tmp_path: Path) -> Non
 def test_a_third_interrupt_exits_and_names_gc(start: Start) -> None:
     """Protects the way out of an undoing that hangs."""
     lab = start("up", "pxc", FAKE_UP="60", FAKE_UNDO="60")
-    lab.wait_for("up")
+    lab.wait_for("CreateLab")
     time.sleep(0.1)
     for _ in range(3):
         lab.send(signal.SIGINT)
@@ -185,7 +185,7 @@ def test_an_interrupt_during_the_undoing_of_a_failure_waits(start: Start) -> Non
 def test_an_ignored_hangup_stays_ignored(start: Start) -> None:
     """Protects `nohup lab up`."""
     lab = start("up", "pxc", FAKE_UP="0.5", FAKE_IGNORES_HUP="1")
-    lab.wait_for("up")
+    lab.wait_for("CreateLab")
     lab.send(signal.SIGHUP)
     assert lab.end()[0] == 0
 
@@ -202,11 +202,11 @@ def test_an_interrupt_of_what_makes_nothing_is_silent(start: Start) -> None:
 def test_a_removal_that_has_begun_is_ended(start: Start) -> None:
     """Protects `down`: an interrupt stops between two labs, not within one."""
     lab = start("down", "a", "b", FAKE_LABS="a b", FAKE_DOWN="0.5")
-    lab.wait_for("down a")
+    lab.wait_for("DeleteLab a")
     lab.send(signal.SIGINT)
     assert lab.end()[0] == 130
     assert "is down a" in lab.lines()
-    assert "down b" not in lab.lines()
+    assert "DeleteLab b" not in lab.lines()
 
 
 def test_a_broken_pipe_is_silent(start: Start) -> None:
@@ -237,7 +237,7 @@ def test_a_full_disk_is_reported(start: Start, unbuffered: str) -> None:
 def removed(lab: Lab) -> bool:
     """Whether the lab that `run` made is gone."""
     lines = lab.lines()
-    made = next(line.split()[-1] for line in lines if line.startswith(("down", "is down")))
+    made = next(line.split()[-1] for line in lines if line.startswith(("DeleteLab", "is down")))
     return lines[-1] == f"is down {made}"
 
 
@@ -337,7 +337,7 @@ def test_run_takes_the_command_s_children_along(start: Start, tmp_path: Path) ->
 def test_run_interrupted_while_the_lab_is_made(start: Start) -> None:
     """Protects from a command that runs without a lab, and from the lab left behind."""
     lab = start("run", "pxc", "--", "sh", "-c", "echo began >> log", FAKE_UP="60")
-    lab.wait_for("up")
+    lab.wait_for("CreateLab")
     time.sleep(0.1)
     lab.send(signal.SIGTERM)
     assert lab.end()[0] == 130
@@ -348,7 +348,7 @@ def test_run_interrupted_while_the_lab_is_made(start: Start) -> None:
 def test_run_interrupted_twice_while_the_lab_is_removed(start: Start) -> None:
     """Protects the removal: it takes three signals to break it."""
     lab = start("run", "pxc", "--", "sh", "-c", "exit 4", FAKE_DOWN="1")
-    lab.wait_for("down")
+    lab.wait_for("DeleteLab")
     lab.send(signal.SIGINT)
     lab.send(signal.SIGINT)
     code, err = lab.end()

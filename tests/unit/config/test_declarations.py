@@ -11,8 +11,6 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from lab.api.http.catalog import TemplateRequest
-from lab.api.http.models import LabRequest
 from lab.cli.commands import root_command
 from lab.config import labfile, poolfile
 from lab.config.datasetfile import ScheduledDataset
@@ -24,6 +22,9 @@ from lab.config.settings import Settings
 from lab.imagebuild.recipe import Guest, Recipe, Repository
 from lab.keys import keys
 from lab.options import Options
+from lab.requests.images import BuildTemplate
+from lab.requests.labs import CreateLab
+from lab.requests.request import of_body
 from lab.spec import LabSpec, NodeSize
 from tests import ROOT
 
@@ -101,8 +102,8 @@ def flags_of(verb: str) -> set[str]:
         ("lab.toml", set(labfile.KEYS)),
         ("lab up", flags_of("up")),
         ("[[serve.pool]]", set(poolfile.all_keys()) - {"name"}),
-        ("POST /v1/labs", set(LabRequest.model_fields)),
-        ("POST /v1/templates", set(TemplateRequest.model_fields)),
+        ("POST /v1/labs", set(of_body(CreateLab))),
+        ("POST /v1/templates", set(of_body(BuildTemplate))),
     ],
 )
 def test_every_field_of_a_lab_can_be_set(place: str, known: set[str]) -> None:
@@ -123,9 +124,9 @@ def test_the_api_has_the_defaults_of_a_lab() -> None:
     """Protects who leaves a field out: the same lab, by a flag or by a request."""
     spec = LabSpec("pxc")
     declared = {**vars(spec), **vars(spec.size), "snapshots": str(spec.snapshots)}
-    declared["nodes"] = None  # left out: the blueprint's own number, in both
+    declared["nodes"] = 0  # left out: the blueprint's own number, in both
     names = [name for name in OF_LABS[1:] if name not in OF_OPTIONS]  # left out: of Options
-    defaults = {name: LabRequest.model_fields[name].default for name in names}
+    defaults = {name: getattr(CreateLab(blueprint="pxc"), name) for name in names}
     assert {name: value or None for name, value in defaults.items()} == {
         name: declared[name] or None for name in defaults
     }

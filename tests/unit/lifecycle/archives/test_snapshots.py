@@ -37,6 +37,8 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
 from lab.requests.archives import Destination, ImportOptions
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.units import MIB
 from lab.views.labs import LabView
@@ -78,7 +80,7 @@ def rows(ctx: Context, name: str) -> list[int]:
 def taken(side: Side, name: str = "mine", **how: Any) -> str:
     """A snapshot of shop; its label."""
     with side.open() as ctx:
-        return snapshot.take(ctx, "shop", name, **how).label
+        return snapshot.take(ctx, TakeSnapshot(lab="shop", name=name, **how)).label
 
 
 def exported(side: Side, label: str = "mine", name: str = "shop", **options: Any) -> bytes:
@@ -143,16 +145,16 @@ def test_it_is_a_lab_like_any_other(here: Side, there: Side) -> None:
     imported(there, exported(here))
     with there.open() as ctx:
         write(ctx, "shop", 2)
-        snapshot.take(ctx, "shop", "second")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="second"))
         write(ctx, "shop", 3)
-        assert rollback(ctx, "shop", "second", timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab="shop", to="second"), timeout=20.0).started == "warm"
         assert rows(ctx, "shop") == [1, 2]
-        (child,) = branch(ctx, "shop", at="second", timeout=20.0)
+        (child,) = branch(ctx, BranchLab(lab="shop", at="second"), timeout=20.0)
         assert child.started == "warm"
-        assert rollback(ctx, child.name, timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab=child.name), timeout=20.0).started == "warm"
         assert rows(ctx, child.name) == [1, 2]
         for cold in (False, True):
-            view = rollback(ctx, "shop", cold=cold, timeout=20.0)
+            view = rollback(ctx, RollBack(lab="shop", cold=cold), timeout=20.0)
             assert view.started == ("cold" if cold else "warm")
             assert rows(ctx, "shop") == [1]
         power.stop(ctx, "shop")
@@ -169,10 +171,10 @@ def test_ram_that_is_relative_to_nothing(here: Side, there: Side) -> None:
     with here.open() as ctx:
         power.stop(ctx, "shop")
         start(ctx, "shop", timeout=20.0)
-        snapshot.take(ctx, "shop", "whole")
-        rollback(ctx, "shop", "whole", timeout=20.0)
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="whole"))
+        rollback(ctx, RollBack(lab="shop", to="whole"), timeout=20.0)
         write(ctx, "shop", 2)
-        snapshot.take(ctx, "shop", "relative")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="relative"))
     for name, expected in {"whole": [1], "relative": [1, 2]}.items():
         assert imported(there, exported(here, name), name, warm_only=True).started == "warm"
         with there.open() as ctx:
@@ -208,7 +210,7 @@ def test_disks_arrive_as_they_were(tmp_path: Path, one: str, other: str) -> None
         for number, volume in enumerate(volumes, 1):
             ctx.storage.rollback(volume.name, "origin")  # guests of the fake write no qcow2
             overwrite(volume, [(MIB, bytes([number]) * GRAIN), (7 * MIB, b"x" * 3 * GRAIN)])
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         wanted = {}
         for volume in volumes:
             (taken_,) = [s for s in ctx.storage.snapshots(volume.name) if s.label != "origin"]
@@ -263,7 +265,7 @@ def test_it_boots_where_ram_does_not_fit(here: Side, there: Side, why: str) -> N
     with there.open() as ctx:
         assert rows(ctx, "shop") == [1]
         write(ctx, "shop", 2)
-        rollback(ctx, "shop", timeout=20.0)
+        rollback(ctx, RollBack(lab="shop"), timeout=20.0)
         assert rows(ctx, "shop") == [1]
 
 
@@ -275,7 +277,7 @@ def test_nodes_recover_as_those_of_a_lab_in_use(here: Side, there: Side) -> None
     with there.open() as opened:
         ctx = replace(opened, progress=Progress(heard.append))
         import_snapshot(ctx, io.BytesIO(archive), timeout=20.0)
-        rollback(ctx, "shop", timeout=20.0)
+        rollback(ctx, RollBack(lab="shop"), timeout=20.0)
     begun = [event.text for event in heard if (event.step, event.state) == ("form", "begin")]
     assert begun == ["waiting until the nodes are a cluster again"] * 2
 
@@ -288,7 +290,7 @@ def test_another_qemu_later_boots_it(here: Side, there: Side) -> None:
     key = imported(there, archive).template
     there.version = "2"
     with there.open() as ctx:
-        view = rollback(ctx, "shop", timeout=20.0)
+        view = rollback(ctx, RollBack(lab="shop"), timeout=20.0)
         assert (view.started, "another QEMU" in view.why_cold) == ("cold", True)
         assert rows(ctx, "shop") == [1]
         assert ctx.store.templates.get(key or "").state == "ready"
@@ -328,7 +330,7 @@ def test_sessions_of_clients_are_ended(here: Side, there: Side, keep: bool) -> N
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         found = ctx.hypervisor.servers.inside(GuestName("lab-shop-n1")).sessions
         assert bool(found) == keep
-        rollback(ctx, "shop", timeout=20.0)
+        rollback(ctx, RollBack(lab="shop"), timeout=20.0)
         assert not ctx.hypervisor.servers.inside(GuestName("lab-shop-n1")).sessions
     ended = [note for note in there.notes if "ended 2 client sessions" in note]
     assert len(ended) == (1 if keep else 2)
@@ -557,7 +559,7 @@ def test_a_damaged_template_is_imported_again(here: Side, there: Side) -> None:
     assert again.template == f"{key}.2"
     with there.open() as ctx:
         assert rows(ctx, again.name) == [1]
-        assert rollback(ctx, "shop", timeout=20.0).started == "cold"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).started == "cold"
         assert rows(ctx, "shop") == [1]
 
 

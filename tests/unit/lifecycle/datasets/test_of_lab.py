@@ -20,6 +20,8 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.snapshots import snapshot
 from lab.options import Options, Topology
 from lab.requests.datasets import CreateDataset
+from lab.requests.labs import BranchLab
+from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, SPEC, World, named
@@ -74,7 +76,7 @@ def test_a_running_lab_becomes_a_dataset(ctx: Context) -> None:
 
 def test_a_snapshot_becomes_one(ctx: Context) -> None:
     """The lab has changed since; a refresh has the snapshot again, and that may be removed."""
-    snapshot.take(ctx, "shop", "loaded")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="loaded"))
     add(ctx, 2)
     dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@loaded"))
     assert dataset.refresh(ctx, "crm").version == 2
@@ -87,7 +89,7 @@ def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
     """How a dataset is changed: a branch, statements, and a dataset of that."""
     dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     up(ctx, replace(SPEC, dataset="crm", name="a"))
-    branch(ctx, "a", "b", timeout=20.0)
+    branch(ctx, BranchLab(lab="a", name="b"), timeout=20.0)
     query(ctx, "b", "n1", "INSERT INTO people VALUES (7)")
     made = dataset.create(ctx, CreateDataset(name="next", source="lab:b"))
     for lab in ("b", "a", "shop"):
@@ -106,7 +108,7 @@ def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
         dataset.create(
             ctx, CreateDataset(name="crm", source="lab:shop"), files=[tmp_path / "x.sql"]
         )
-    snapshot.take(ctx, "shop", "cold", disks_only=True)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="cold", disks_only=True))
     with pytest.raises(InvalidSpec, match="no RAM") as caught:
         dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@cold"))
     assert "lab start shop" in caught.value.hint

@@ -20,6 +20,7 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
 from lab.options import Options
+from lab.requests.labs import BranchLab
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 from tests.support.mixed import FRONT, Mixed, register
@@ -56,7 +57,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         lambda ctx: preview(ctx, replace(SPEC, name="one")),
         lambda ctx: template.build(ctx, SPEC),
         lambda ctx: pool.keys(ctx, SPEC),
-        lambda ctx: branch(ctx, "two", timeout=10),
+        lambda ctx: branch(ctx, BranchLab(lab="two"), timeout=10),
     ],
     ids=["up", "up --cold", "up --dry-run", "template build", "pool", "branch"],
 )

@@ -24,6 +24,8 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.service.activity import activity
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
 
@@ -67,7 +69,7 @@ def test_labs_of_one_template_have_different_addresses(world: World) -> None:
 def test_the_life_of_a_lab(world: World) -> None:
     with world.open() as ctx:
         view = up(ctx, replace(SPEC, name="shop"))
-        taken = snapshot.take(ctx, "shop", "before")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="before"))
         reached(ctx, start(ctx, "shop", timeout=20.0))
         power.stop(ctx, "shop")
         assert lab(ctx, "shop").state == "stopped"
@@ -75,7 +77,7 @@ def test_the_life_of_a_lab(world: World) -> None:
         reached(ctx, again)
         assert [n.host for n in again.nodes] == [n.host for n in view.nodes]
         for label in (taken.label, "origin"):
-            reached(ctx, rollback.rollback(ctx, "shop", to=label, timeout=20.0))
+            reached(ctx, rollback.rollback(ctx, RollBack(lab="shop", to=label), timeout=20.0))
         down(ctx, "shop")
         assert ctx.hypervisor.guests() == {}
 

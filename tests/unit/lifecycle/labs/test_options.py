@@ -21,6 +21,8 @@ from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.service import pool
 from lab.lifecycle.snapshots import snapshot
 from lab.options import OptionFile, Options
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 
@@ -78,7 +80,7 @@ def test_first_statements_are_in_the_template(world: World) -> None:
             for node in ("n1", "n3"):
                 assert query(ctx, name, node, "SELECT COUNT(*) FROM t").rows == ((1,),)
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
-        rollback(ctx, "shop", timeout=9.0)
+        rollback(ctx, RollBack(lab="shop"), timeout=9.0)
         assert query(ctx, "shop", None, "SELECT COUNT(*) FROM t").rows == ((1,),)
 
 
@@ -108,9 +110,9 @@ def test_accounts(world: World, blueprint: str) -> None:
         other = up(ctx, replace(spec(blueprint, user=users.parse("app:x@*", "")), name="other"))
         up(ctx, replace(spec(blueprint), name="plain"))
         assert len(template.templates(ctx)) == 1
-        snapshot.take(ctx, "shop", "one")
-        rollback(ctx, "shop", "one", timeout=9.0)
-        branch.branch(ctx, "shop", "twin", timeout=9.0)
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
+        rollback(ctx, RollBack(lab="shop", to="one"), timeout=9.0)
+        branch.branch(ctx, BranchLab(lab="shop", name="twin"), timeout=9.0)
         for view, password in ((made, "s3cret"), (lab(ctx, "twin"), "s3cret"), (other, "x")):
             for node in view.nodes:
                 as_user(ctx, view.name, node.name, "app", password)
@@ -156,11 +158,11 @@ def test_topologies(world: World, topology: str, writers: list[str]) -> None:
             query(ctx, "shop", name, f"INSERT INTO t VALUES ({number})")
         count = ((len(writers),),)
         assert query(ctx, "shop", "n3", "SELECT COUNT(*) FROM t").rows == count
-        snapshot.take(ctx, "shop", "loaded")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="loaded"))
         query(ctx, "shop", "n1", "DELETE FROM t")
-        rollback(ctx, "shop", "loaded", timeout=9.0)
+        rollback(ctx, RollBack(lab="shop", to="loaded"), timeout=9.0)
         assert query(ctx, "shop", "n1", "SELECT COUNT(*) FROM t").rows == count
-        (other,) = branch.branch(ctx, "shop", "other", timeout=9.0)
+        (other,) = branch.branch(ctx, BranchLab(lab="shop", name="other"), timeout=9.0)
         assert other.options == {"topology": topology}
         assert [node.role for node in other.nodes] == [node.role for node in made.nodes]
         power.stop(ctx, "shop")

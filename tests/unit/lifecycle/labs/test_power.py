@@ -27,6 +27,8 @@ from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName
 from lab.progress import Event, Progress
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, make_template, named
 
@@ -247,9 +249,9 @@ def test_a_node_of_a_lab_that_is_stopped_goes_back(world: World, blueprint: str,
     with world.open() as ctx:
         up(ctx, LabSpec(blueprint, "shop", nodes=3, size=SIZE))
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
-        snapshot.take(ctx, "shop", "taken")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="taken"))
         power.stop(ctx, "shop")
-        found = rollback(ctx, "shop", to, node="n2", timeout=20.0)
+        found = rollback(ctx, RollBack(lab="shop", to=to, node="n2"), timeout=20.0)
         assert found.state == "ready"
         assert query(ctx, "shop", "n2", "SELECT COUNT(*) FROM t").rows == ((0,),)
 
@@ -310,7 +312,7 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         assert lab(ctx, "shop").started == "warm"
-        label = snapshot.take(ctx, "shop", "s1", disks_only=True).label
+        label = snapshot.take(ctx, TakeSnapshot(lab="shop", name="s1", disks_only=True)).label
         view = power.stop(ctx, "shop")
         assert (view.started, view.seconds, view.why_cold) == ("", 0.0, "")
         assert "started" not in lab_text(view, 0)
@@ -319,9 +321,9 @@ def test_what_is_said_of_the_start_is_of_the_last_one(world: World) -> None:
         assert view.seconds > 0
         again = start(ctx, "shop", timeout=10)
         assert (again.started, again.seconds) == ("cold", view.seconds)  # it ran already
-        view = rollback(ctx, "shop", timeout=10)
+        view = rollback(ctx, RollBack(lab="shop"), timeout=10)
         assert (view.started, view.why_cold) == ("warm", "")
-        view = rollback(ctx, "shop", label, timeout=10)
+        view = rollback(ctx, RollBack(lab="shop", to=label), timeout=10)
         assert view.started == "cold"
         assert view.why_cold == f"rolled back to {label}: it was taken with disks only"
         power.stop(ctx, "shop", node="n2", force=True)

@@ -22,6 +22,8 @@ from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
 from lab.options import Options
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, count, roles
 
@@ -54,7 +56,7 @@ def test_a_switchover(world: World) -> None:
     """Protects who writes: in views, statements, waits, snapshots, branches, and after a start."""
     with world.open() as ctx:
         with_table(ctx)
-        before = snapshot.take(ctx, "shop", "before").label
+        before = snapshot.take(ctx, TakeSnapshot(lab="shop", name="before")).label
         query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
         made = promote(ctx, "shop", "n2", timeout=10)
         assert (made.state, roles(made)) == ("ready", ["replica", "source", "replica"])
@@ -67,7 +69,7 @@ def test_a_switchover(world: World) -> None:
         found = {node: unmet(parse(f"primary={node}"), made, never, 1) for node in ("n1", "n2")}
         assert found == {"n1": "the primary is n2", "n2": ""}
         assert roles(promote(ctx, "shop", "n2", timeout=10)) == ["replica", "source", "replica"]
-        after = snapshot.take(ctx, "shop", "after").label
+        after = snapshot.take(ctx, TakeSnapshot(lab="shop", name="after")).label
         # All of it boots, and one node alone.
         power.stop(ctx, "shop")
         assert roles(start(ctx, "shop", timeout=10, pace=FAST)) == ["replica", "source", "replica"]
@@ -78,17 +80,29 @@ def test_a_switchover(world: World) -> None:
         back = start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
         assert roles(back) == ["replica", "source", "replica"]
         # Captures have the roles of their moment.
-        assert roles(rollback(ctx, "shop", before, timeout=10)) == ["source", "replica", "replica"]
+        assert roles(rollback(ctx, RollBack(lab="shop", to=before), timeout=10)) == [
+            "source",
+            "replica",
+            "replica",
+        ]
         assert (writes(ctx), count(ctx)) == (["n1"], 0)
-        assert roles(rollback(ctx, "shop", after, timeout=10)) == ["replica", "source", "replica"]
-        assert roles(rollback(ctx, "shop", after, cold=True, timeout=30)) == [
+        assert roles(rollback(ctx, RollBack(lab="shop", to=after), timeout=10)) == [
+            "replica",
+            "source",
+            "replica",
+        ]
+        assert roles(rollback(ctx, RollBack(lab="shop", to=after, cold=True), timeout=30)) == [
             "replica", "source", "replica"]  # fmt: skip
         assert (writes(ctx), count(ctx)) == (["n2"], 2)
-        (made,) = branch.branch(ctx, "shop", "try", timeout=10)
+        (made,) = branch.branch(ctx, BranchLab(lab="shop", name="try"), timeout=10)
         assert (roles(made), writes(ctx, "try")) == (["replica", "source", "replica"], ["n2"])
-        (own,) = branch.branch(ctx, "shop", "own", identity="new", timeout=10)
+        (own,) = branch.branch(ctx, BranchLab(lab="shop", name="own", identity="new"), timeout=10)
         assert (roles(own), writes(ctx, "own")) == (["replica", "source", "replica"], ["n2"])
-        assert roles(rollback(ctx, "shop", timeout=10)) == ["source", "replica", "replica"]
+        assert roles(rollback(ctx, RollBack(lab="shop"), timeout=10)) == [
+            "source",
+            "replica",
+            "replica",
+        ]
 
 
 def test_a_failover(world: World) -> None:
@@ -132,7 +146,7 @@ def test_an_old_source_that_has_more(world: World) -> None:
         assert "lab rollback" in raised.value.hint
         assert (writes(ctx), lab(ctx, "shop").state) == (["n2"], "degraded")
         # The remedy: it begins again, from what it was first.
-        back = rollback(ctx, "shop", node="n1", timeout=30)
+        back = rollback(ctx, RollBack(lab="shop", node="n1"), timeout=30)
         assert (back.state, roles(back)) == ("ready", ["replica", "source", "replica"])
 
 
@@ -152,7 +166,7 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     with world.open() as ctx:
         with_table(ctx)
         promote(ctx, "shop", "n3", timeout=10)
-        (made,) = branch.branch(ctx, "shop", "try", timeout=30)
+        (made,) = branch.branch(ctx, BranchLab(lab="shop", name="try"), timeout=30)
         assert (roles(made), writes(ctx, "try")) == (["replica", "replica", "source"], ["n3"])
 
 

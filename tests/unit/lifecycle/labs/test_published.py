@@ -22,6 +22,8 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.snapshots.snapshot import take
 from lab.names import EVERYWHERE, GuestName
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from tests.support.lifecycle_world import SPEC, World, make_template, named
 
 NAME = "labs.example"
@@ -95,7 +97,7 @@ def test_a_lab_keeps_its_address_under_another_setting(world: World) -> None:
     local = replace(world, publish="127.0.0.1", publish_name="", notes=[])
     with local.open() as ctx:
         assert start(ctx, "shop", timeout=10).dsn == before.dsn
-        assert rollback(ctx, "shop", timeout=10).dsn == before.dsn
+        assert rollback(ctx, RollBack(lab="shop"), timeout=10).dsn == before.dsn
         other = up(ctx, named("local"))
         assert other.dsn.endswith(f"@127.0.0.1:{other.nodes[0].sql_port}/")
         assert other.ssl_ca == ""
@@ -111,14 +113,14 @@ def test_each_start_brings_a_new_certificate(world: World) -> None:
         up(ctx, named("cold"), cold=True)
         seen = [certificate(ctx, "shop", node) for node in ("n1", "n2")]
         seen.append(certificate(ctx, "cold"))
-        label = take(ctx, "shop", "before").label
+        label = take(ctx, TakeSnapshot(lab="shop", name="before")).label
         power.stop(ctx, "shop", node="n1")
         start_node(ctx, "shop", "n1", timeout=10)
         assert certificate(ctx, "shop", "n2") == seen[1]  # it was not started
         for again in (
             lambda: None,
-            lambda: rollback(ctx, "shop", label, timeout=10),
-            lambda: rollback(ctx, "shop", timeout=10),
+            lambda: rollback(ctx, RollBack(lab="shop", to=label), timeout=10),
+            lambda: rollback(ctx, RollBack(lab="shop"), timeout=10),
         ):
             again()
             seen.append(certificate(ctx, "shop"))

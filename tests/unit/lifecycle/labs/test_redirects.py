@@ -25,6 +25,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.names import Owner
+from lab.requests.labs import RollBack
 from lab.state.store import Store
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
@@ -81,7 +82,7 @@ def test_the_life_of_a_published_lab(world: World) -> None:
         again = start(ctx, "shop", timeout=20.0)
         reached(ctx, again)
         assert again.dsn == view.dsn
-        reached(ctx, rollback.rollback(ctx, "shop", to="origin", timeout=20.0))
+        reached(ctx, rollback.rollback(ctx, RollBack(lab="shop", to="origin"), timeout=20.0))
         other = up(ctx, replace(SPEC, name="other"))
         reached(ctx, other)
         assert not {n.sql_port for n in other.nodes} & {n.sql_port for n in view.nodes}

@@ -34,6 +34,8 @@ from lab.lifecycle.nodes.personalise import prepare, send_message
 from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName, Owner
 from lab.progress import never_halt
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.wait import Deadline
 from tests.support.lifecycle_world import World, make_template, named
 
@@ -134,9 +136,9 @@ def test_guests_of_an_earlier_version(world: World, monkeypatch: pytest.MonkeyPa
     monkeypatch.delitem(channel.CHANGES, "sessions")
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         world.notes.clear()
-        assert rollback(ctx, "shop", "mine", timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0).started == "warm"
         assert sum("client sessions remain" in note for note in world.notes) == 2
 
 
@@ -235,20 +237,20 @@ def test_ssh_knows_nodes_after_any_order_of_snapshot_and_rollback(world: World) 
     """A snapshot brings back the host keys of its moment; each start gives new ones."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        label = snapshot.take(ctx, "shop", "s1").label
+        label = snapshot.take(ctx, TakeSnapshot(lab="shop", name="s1")).label
         first = known(ctx)
         assert first == held_by_nodes(ctx)
-        rollback(ctx, "shop", timeout=10)
+        rollback(ctx, RollBack(lab="shop"), timeout=10)
         assert known(ctx) == held_by_nodes(ctx) != first
-        rollback(ctx, "shop", label, timeout=10)
+        rollback(ctx, RollBack(lab="shop", to=label), timeout=10)
         assert known(ctx) == held_by_nodes(ctx) != first
-        rollback(ctx, "shop", timeout=10)
+        rollback(ctx, RollBack(lab="shop"), timeout=10)
         other = known(ctx)[0]
-        rollback(ctx, "shop", label, node="n2", timeout=10)
+        rollback(ctx, RollBack(lab="shop", to=label, node="n2"), timeout=10)
         assert known(ctx) == held_by_nodes(ctx)
         assert known(ctx)[0] == other, "n1 was not rolled back"
         power.stop(ctx, "shop")
-        rollback(ctx, "shop", label, timeout=10)
+        rollback(ctx, RollBack(lab="shop", to=label), timeout=10)
         assert known(ctx) == held_by_nodes(ctx)
         assert lab(ctx, "shop").state == "ready"
 

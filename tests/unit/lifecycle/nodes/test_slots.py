@@ -19,6 +19,7 @@ from lab.lifecycle.nodes import start_slots
 from lab.locks.named import LockKind, held, lock
 from lab.locks.queue import taken, ticket, waiting
 from lab.progress import Progress
+from lab.requests.labs import RollBack
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, make_template, named
 
@@ -38,7 +39,7 @@ def test_a_warm_start_does_not_wait_behind_cold_ones(world: World) -> None:
         make_template(ctx)
         with all_taken(ctx, "boot"), ticket(ctx.home, "boot"):
             assert up(ctx, named("shop"), timeout=10).state == "ready"
-            assert rollback(ctx, "shop", timeout=10).state == "ready"
+            assert rollback(ctx, RollBack(lab="shop"), timeout=10).state == "ready"
     assert not [note for note in world.notes if "slot" in note]
 
 
@@ -59,7 +60,7 @@ def test_going_back_boots_in_a_slot_for_boots(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
     with world.open(hook) as ctx:
-        view = rollback(ctx, "shop", timeout=10)
+        view = rollback(ctx, RollBack(lab="shop"), timeout=10)
     assert (view.state, view.started) == ("ready", "cold")
     assert taken == {"hypervisor.restore": (True, False), "hypervisor.start": (False, True)}
 

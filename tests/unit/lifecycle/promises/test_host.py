@@ -23,6 +23,8 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import NodeSize
 from lab.units import GIB
 from lab.views.labs import LabView
@@ -122,8 +124,8 @@ def _is_reported(ctx: Context) -> None:
         lambda: power.stop(ctx, "shop", node="n1"),
         lambda: wait(ctx, "shop", timeout=1),
         lambda: extend(ctx, "shop", 60.0),
-        lambda: snapshot.take(ctx, "shop"),
-        lambda: rollback(ctx, "shop", timeout=1),
+        lambda: snapshot.take(ctx, TakeSnapshot(lab="shop")),
+        lambda: rollback(ctx, RollBack(lab="shop"), timeout=1),
     ]
     for verb in verbs:
         with pytest.raises(NotFound, match="missing from the state database") as refused:

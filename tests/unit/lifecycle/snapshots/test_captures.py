@@ -24,6 +24,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots.snapshot import find, take
 from lab.names import FORMED, CaptureRef, Owner, VolumeName, template_ref
+from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.storage import VolumeSnapshot
 from lab.units import MIB
@@ -145,7 +146,7 @@ def test_snapshots_of_labs_are_captures(world: World) -> None:
     """The origin and later ones have the template's capture as parent; later ones have RAM."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        take(ctx, "shop", "mine")
+        take(ctx, TakeSnapshot(lab="shop", name="mine"))
         parent = template_ref(lab(ctx, "shop").template)
         for label in (ORIGIN, "mine"):
             capture = find(ctx, "shop", label)

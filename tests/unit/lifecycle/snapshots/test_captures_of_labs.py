@@ -34,6 +34,8 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.views.labs import LabView
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import SIZE, World, at, named, unobserved
@@ -60,7 +62,7 @@ def ref(label: str, name: str = "shop") -> CaptureRef:
 
 
 def test_a_snapshot_has_the_ram_of_all_nodes(ctx: Context) -> None:
-    view = snapshot.take(ctx, "shop", "mine")
+    view = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     assert view.warm
     assert view.pause > 0
     directory = ctx.home.directory(ref(view.label))
@@ -70,17 +72,17 @@ def test_a_snapshot_has_the_ram_of_all_nodes(ctx: Context) -> None:
 
 def test_snapshots_are_listed_while_a_file_of_one_goes(ctx: Context) -> None:
     """Protects who only looks: another command may be completing that one, or removing it."""
-    label = snapshot.take(ctx, "shop", "mine").label
+    label = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")).label
     (ctx.home.directory(ref(label)) / "n1.stream").symlink_to("gone")
     assert [view.label for view in snapshot.snapshots(ctx, "shop")] == ["origin", label]
 
 
 def test_the_nodes_resume_from_a_snapshot(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    snapshot.take(ctx, "shop", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     write(ctx, "shop", 2)
     before = lab(ctx, "shop")
-    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    after = rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0)
     assert (after.started, after.why_cold) == ("warm", "")
     assert after.password == before.password
     assert unobserved(after) == unobserved(before)
@@ -91,41 +93,41 @@ def test_a_snapshot_of_a_lab_that_was_rolled_back_is_its_child(ctx: Context) -> 
     """The third generation, and which is whose."""
     for value in (1, 2, 3):
         write(ctx, "shop", value)
-        snapshot.take(ctx, "shop", f"s{value}")
-        assert rollback(ctx, "shop", f"s{value}", timeout=20.0).started == "warm"
-    rollback(ctx, "shop", "s1", timeout=20.0)
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name=f"s{value}"))
+        assert rollback(ctx, RollBack(lab="shop", to=f"s{value}"), timeout=20.0).started == "warm"
+    rollback(ctx, RollBack(lab="shop", to="s1"), timeout=20.0)
     write(ctx, "shop", 4)
-    snapshot.take(ctx, "shop", "s4")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="s4"))
     parents = {view.name: view.parent for view in snapshot.snapshots(ctx, "shop")}
     labels = {view.name: f"lab:shop@{view.label}" for view in snapshot.snapshots(ctx, "shop")}
     assert parents["s2"] == labels["s1"] == parents["s4"]
     assert parents["s3"] == labels["s2"]
     for name, expected in {"s3": [1, 2, 3], "s4": [1, 4]}.items():
-        assert rollback(ctx, "shop", name, timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab="shop", to=name), timeout=20.0).started == "warm"
         assert rows(ctx, "shop") == expected
 
 
 def test_removing_a_parent_harms_no_child(ctx: Context) -> None:
     for value in (1, 2):
         write(ctx, "shop", value)
-        snapshot.take(ctx, "shop", f"s{value}")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name=f"s{value}"))
     snapshot.remove(ctx, "shop", ["s1"])
     write(ctx, "shop", 3)
-    assert rollback(ctx, "shop", "s2", timeout=20.0).started == "warm"
+    assert rollback(ctx, RollBack(lab="shop", to="s2"), timeout=20.0).started == "warm"
     assert rows(ctx, "shop") == [1, 2]
 
 
 def test_the_ram_of_nodes_that_were_booted_is_kept_whole(ctx: Context) -> None:
     power.stop(ctx, "shop")
     start(ctx, "shop", timeout=20.0)
-    first = snapshot.take(ctx, "shop", "first")
+    first = snapshot.take(ctx, TakeSnapshot(lab="shop", name="first"))
     assert {path.name for path in ctx.home.directory(ref(first.label)).iterdir()} >= {"n1.ram"}
-    assert rollback(ctx, "shop", "first", timeout=20.0).started == "warm"
-    second = snapshot.take(ctx, "shop", "second")
+    assert rollback(ctx, RollBack(lab="shop", to="first"), timeout=20.0).started == "warm"
+    second = snapshot.take(ctx, TakeSnapshot(lab="shop", name="second"))
     assert not ctx.home.ram(ref(second.label), "n1").exists(), "it is the first's"
     with pytest.raises(Conflict, match="second"):
         snapshot.remove(ctx, "shop", ["first"])
-    assert rollback(ctx, "shop", "second", timeout=20.0).started == "warm"
+    assert rollback(ctx, RollBack(lab="shop", to="second"), timeout=20.0).started == "warm"
     snapshot.remove(ctx, "shop", ["first", "second"])
 
 
@@ -135,20 +137,20 @@ def test_a_snapshot_without_ram(world: World, ctx: Context, why: str) -> None:
         power.stop(ctx, "shop")
     elif why == "node":
         power.stop(ctx, "shop", node="n2")
-    view = snapshot.take(ctx, "shop", "mine", disks_only=why == "disks")
+    view = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", disks_only=why == "disks"))
     assert not view.warm
     assert view.why_cold
     assert not [note for note in world.notes if view.why_cold in note], "the command prints it"
-    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    after = rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0)
     assert after.started == "cold"
     assert "n2" in after.why_cold if why == "node" else after.why_cold
 
 
 def test_a_snapshot_can_be_booted_from(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    snapshot.take(ctx, "shop", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     write(ctx, "shop", 2)
-    after = rollback(ctx, "shop", "mine", cold=True, timeout=20.0)
+    after = rollback(ctx, RollBack(lab="shop", to="mine", cold=True), timeout=20.0)
     assert (after.started, "--cold" in after.why_cold) == ("cold", True)
     assert rows(ctx, "shop") == [1]
 
@@ -156,19 +158,19 @@ def test_a_snapshot_can_be_booted_from(ctx: Context) -> None:
 def test_ram_of_another_qemu_is_not_restored(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     world.version = "2"
     with world.open() as ctx:
-        after = rollback(ctx, "shop", "mine", timeout=20.0)
+        after = rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0)
         assert after.started == "cold"
         assert "another QEMU" in after.why_cold
 
 
 def test_damaged_ram_is_not_restored(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    label = snapshot.take(ctx, "shop", "mine").label
+    label = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")).label
     ctx.home.device_state(ref(label), "n2").write_bytes(b"spoilt")
-    after = rollback(ctx, "shop", "mine", timeout=20.0)
+    after = rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0)
     assert after.started == "cold"
     assert "n2.state" in after.why_cold
     assert rows(ctx, "shop") == [1]
@@ -182,10 +184,10 @@ def test_a_snapshot_does_not_depend_on_a_damaged_template(ctx: Context, file: st
     with path.open("r+b") as damaged:
         damaged.write(b"spoilt")
     write(ctx, "shop", 1)
-    view = snapshot.take(ctx, "shop", "mine")
+    view = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     assert view.warm
     assert ctx.home.ram(ref(view.label), "n1").exists()
-    assert rollback(ctx, "shop", "mine", timeout=20.0).started == "warm"
+    assert rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0).started == "warm"
     assert rows(ctx, "shop") == [1]
 
 
@@ -200,7 +202,7 @@ def test_a_full_disk_takes_nothing(world: World) -> None:
 
     with world.open(full) as ctx:
         with pytest.raises(HostUnfit, match="no space"):
-            snapshot.take(ctx, "shop", "mine")
+            snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
         assert query(ctx, "shop", "n1", "SELECT 1").rows
     assert world.there() == before
@@ -218,7 +220,7 @@ def test_a_guest_that_ends_while_it_is_paused_takes_nothing(world: World) -> Non
 
     with world.open(dies) as ctx:
         with pytest.raises(NotFound):
-            snapshot.take(ctx, "shop", "mine")
+            snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
         assert ctx.hypervisor.guests()[GuestName("lab-shop-n1")].state == "running"
         assert start(ctx, "shop", timeout=20.0).state == "ready"
@@ -234,7 +236,7 @@ def test_an_interrupt_leaves_no_node_paused(world: World) -> None:
 
     with world.open(at("hypervisor.resume", interrupt)) as ctx, Interrupts() as interrupts:
         with suppress(KeyboardInterrupt):
-            snapshot.take(ctx, "shop", "mine")
+            snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         assert interrupts.came == 1
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
 
@@ -247,16 +249,18 @@ def test_a_snapshot_that_is_killed_is_none(world: World) -> None:
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         write(ctx, "shop", 1)
     step, seen = 0, set()
-    while name := world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step):
+    while name := world.killed(
+        lambda ctx: snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")), step
+    ):
         seen.add(name)
         with world.open() as ctx:
             if step % 2:
                 start(ctx, "shop", timeout=20.0)
             found = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "mine"]
             assert all(one.warm for one in found)
-            again = snapshot.take(ctx, "shop", "again")
+            again = snapshot.take(ctx, TakeSnapshot(lab="shop", name="again"))
             assert again.warm, "its nodes run again"
-            assert rollback(ctx, "shop", "again", timeout=20.0).started == "warm"
+            assert rollback(ctx, RollBack(lab="shop", to="again"), timeout=20.0).started == "warm"
             assert rows(ctx, "shop") == [1]
             snapshot.remove(ctx, "shop", [*(one.label for one in found), again.label])
             left = ctx.home.directory(ref("origin")).parent
@@ -274,7 +278,10 @@ def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
     with world.open() as ctx:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
-    assert world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step) == step
+    assert (
+        world.killed(lambda ctx: snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")), step)
+        == step
+    )
     with world.open() as ctx:
         assert states(ctx) == {"paused"}
         began = time.time()
@@ -292,7 +299,7 @@ def test_nodes_that_a_killed_snapshot_left_paused_are_resumed(
 
 
 def test_nodes_that_somebody_paused_stay_paused(ctx: Context) -> None:
-    snapshot.take(ctx, "shop", "mine", ttl=0.0)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", ttl=0.0))
     memory_of(ctx.hypervisor).pause(list(ctx.hypervisor.guests()))
     assert len(snapshot.rotate(ctx, "shop")) == 1
     gc(ctx)
@@ -310,7 +317,7 @@ def test_a_snapshot_that_is_being_taken_is_not_due(world: World) -> None:
             due.append(snapshot.is_due(other, other.store.labs.get("shop")))
 
     with world.open(at("storage.snapshot", look)) as ctx:
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     assert due == [False]
 
 
@@ -325,9 +332,11 @@ def test_a_rollback_that_is_killed_is_completed_by_start(world: World) -> None:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         write(ctx, "shop", 1)
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     step, completed = 0, 0
-    while world.killed(lambda ctx: rollback(ctx, "shop", "mine", timeout=20.0), step):
+    while world.killed(
+        lambda ctx: rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0), step
+    ):
         with world.open() as ctx:
             begun = interrupted.exists(ctx, "shop")
             view = start(ctx, "shop", timeout=20.0)
@@ -352,7 +361,7 @@ def test_a_rollback_that_fails_leaves_a_lab_that_is_stopped(
     with world.open() as ctx:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
 
     calls: list[str] = []
 
@@ -363,13 +372,13 @@ def test_a_rollback_that_fails_leaves_a_lab_that_is_stopped(
                 raise HostUnfit("the second node fails")
 
     repairs: list[Callable[[Context], LabView]] = [
-        lambda ctx: rollback(ctx, "shop", to, timeout=20.0),
+        lambda ctx: rollback(ctx, RollBack(lab="shop", to=to), timeout=20.0),
         lambda ctx: start(ctx, "shop", timeout=20.0),
     ]
     for repair in repairs:
         calls.clear()
         with world.open(fail) as ctx, pytest.raises(HostUnfit, match="second node") as failed:
-            rollback(ctx, "shop", to, timeout=20.0)
+            rollback(ctx, RollBack(lab="shop", to=to), timeout=20.0)
         assert "lab start shop" in failed.value.hint
         assert "lab rollback shop --to" in failed.value.hint
         with world.open() as ctx:
@@ -420,7 +429,7 @@ def test_what_is_recorded_of_a_rollback_survives_a_power_loss(
 
 def test_a_branch_is_a_clone_that_is_alone(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    view, *more = branch(ctx, "shop", timeout=20.0)
+    view, *more = branch(ctx, BranchLab(lab="shop"), timeout=20.0)
     assert not more
     assert (view.name, view.state, view.started) == ("shop-2", "ready", "warm")
     origin = lab(ctx, "shop")
@@ -433,9 +442,11 @@ def test_a_branch_is_a_clone_that_is_alone(ctx: Context) -> None:
 
 def test_branches_of_a_snapshot(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    snapshot.take(ctx, "shop", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     write(ctx, "shop", 2)
-    found = branch(ctx, "shop", "try", at="mine", count=3, ttl=3600.0, timeout=20.0)
+    found = branch(
+        ctx, BranchLab(lab="shop", name="try", at="mine", count=3, ttl=3600.0), timeout=20.0
+    )
     assert [view.name for view in found] == ["try-1", "try-2", "try-3"]
     assert all(view.expires_at is not None for view in found)
     assert [rows(ctx, view.name) for view in found] == [[1]] * 3
@@ -445,19 +456,19 @@ def test_branches_of_a_snapshot(ctx: Context) -> None:
 
 def test_a_branch_of_a_branch_and_back(ctx: Context) -> None:
     write(ctx, "shop", 1)
-    branch(ctx, "shop", "child", timeout=20.0)
+    branch(ctx, BranchLab(lab="shop", name="child"), timeout=20.0)
     write(ctx, "child", 2)
-    branch(ctx, "child", "grandchild", timeout=20.0)
+    branch(ctx, BranchLab(lab="child", name="grandchild"), timeout=20.0)
     write(ctx, "grandchild", 3)
     assert rows(ctx, "grandchild") == [1, 2, 3]
-    assert rollback(ctx, "grandchild", timeout=20.0).started == "warm"
+    assert rollback(ctx, RollBack(lab="grandchild"), timeout=20.0).started == "warm"
     assert rows(ctx, "grandchild") == [1, 2]
     write(ctx, "grandchild", 4)
-    assert rollback(ctx, "grandchild", cold=True, timeout=20.0).started == "cold"
+    assert rollback(ctx, RollBack(lab="grandchild", cold=True), timeout=20.0).started == "cold"
     assert rows(ctx, "grandchild") == [1, 2]
     power.stop(ctx, "grandchild")
     assert start(ctx, "grandchild", timeout=20.0).state == "ready"
-    assert rollback(ctx, "child", timeout=20.0).started == "warm"
+    assert rollback(ctx, RollBack(lab="child"), timeout=20.0).started == "warm"
     assert rows(ctx, "child") == [1]
 
 
@@ -472,7 +483,7 @@ def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
     """Protects labs that are connected to each other; what it was given it has for good."""
     write(ctx, "shop", 1)
     for name in ("one", "two"):
-        branch(ctx, "shop", name, identity="new", timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name=name, identity="new"), timeout=20.0)
     assert identities(ctx, "shop") == [[], []]
     given = identities(ctx, "one")
     for _, own, domain, history, position in given:
@@ -483,22 +494,22 @@ def test_a_branch_with_an_identity_of_its_own(ctx: Context) -> None:
     assert len(set(servers)) == 4
     assert {words[3] for words in identities(ctx, "two")}.isdisjoint({given[0][3]})
     write(ctx, "one", 2)
-    snapshot.take(ctx, "one", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="one", name="mine"))
     for to, cold, found in (("mine", False, [1, 2]), ("", False, [1]), ("", True, [1])):
-        rollback(ctx, "one", to or "origin", cold=cold, timeout=20.0)
+        rollback(ctx, RollBack(lab="one", to=to or "origin", cold=cold), timeout=20.0)
         assert rows(ctx, "one") == found
         assert [words[:4] for words in identities(ctx, "one")] == [words[:4] for words in given]
     with pytest.raises(Conflict, match="an identity of its own"):
-        rollback(ctx, "one", node="n1", timeout=20.0)
-    branch(ctx, "one", "child", timeout=20.0)
+        rollback(ctx, RollBack(lab="one", node="n1"), timeout=20.0)
+    branch(ctx, BranchLab(lab="one", name="child"), timeout=20.0)
     assert [words[:4] for words in identities(ctx, "child")] == [words[:4] for words in given]
 
 
 def test_a_branch_of_a_snapshot_that_never_had_ram_says_so(ctx: Context) -> None:
     """Those that were taken before snapshots had files are not damaged."""
     ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), schedule.label("mine", time.time()))
-    (view,) = branch(ctx, "shop", "try", at="mine", timeout=20.0)
-    for found in (view, rollback(ctx, "try", timeout=20.0)):
+    (view,) = branch(ctx, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)
+    for found in (view, rollback(ctx, RollBack(lab="try"), timeout=20.0)):
         assert found.started == "cold"
         assert "the snapshot has no RAM" in found.why_cold
 
@@ -508,10 +519,10 @@ def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         write(ctx, "shop", 1)
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     world.version = "2"
     with world.open() as ctx:
-        (view,) = branch(ctx, "shop", at="mine", timeout=20.0)
+        (view,) = branch(ctx, BranchLab(lab="shop", at="mine"), timeout=20.0)
         assert (view.state, view.started) == ("ready", "cold")
         assert rows(ctx, view.name) == [1]
 
@@ -519,7 +530,7 @@ def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
 @pytest.mark.parametrize(("name", "count"), [("", 0), ("", 51), ("Shop", 1), ("a" * 23, 10)])
 def test_no_branch_is_made_of_a_wrong_request(ctx: Context, name: str, count: int) -> None:
     with pytest.raises(InvalidSpec):
-        branch(ctx, "shop", name, count=count, timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name=name, count=count), timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
 
 
@@ -527,13 +538,13 @@ def test_too_little_memory_for_branches(ctx: Context) -> None:
     """For the first, nothing is made; for so many, what they will have changed counts."""
     poor = replace(ctx, settings=replace(ctx.settings, memory_floor=1 << 60))
     with pytest.raises(HostUnfit, match="2 nodes"):
-        branch(poor, "shop", count=10, timeout=20.0)
+        branch(poor, BranchLab(lab="shop", count=10), timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
-    snapshot.take(ctx, "shop", "mine", disks_only=True)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", disks_only=True))
     room = host.memory().available - 20 * SIZE.memory // 2
     tight = replace(ctx, settings=replace(ctx.settings, memory_floor=room))
     with pytest.raises(HostUnfit, match="20 nodes"):
-        branch(tight, "shop", at="mine", count=10, timeout=20.0)
+        branch(tight, BranchLab(lab="shop", at="mine", count=10), timeout=20.0)
     assert [record.name for record in ctx.store.labs.all()] == ["shop"]
 
 
@@ -552,7 +563,7 @@ def test_a_branch_that_fails_leaves_no_snapshot(world: World, failing: int) -> N
 
     with world.open(fail) as ctx:
         with pytest.raises(HostUnfit, match="no memory is left"):
-            branch(ctx, "shop", "try", count=2, timeout=20.0)
+            branch(ctx, BranchLab(lab="shop", name="try", count=2), timeout=20.0)
         made = ["try-1"] if failing == 3 else []
         assert [record.name for record in ctx.store.labs.all()] == ["shop", *made]
         left = [view.branches for view in snapshot.snapshots(ctx, "shop") if view.at is not None]
@@ -560,25 +571,27 @@ def test_a_branch_that_fails_leaves_no_snapshot(world: World, failing: int) -> N
 
 
 def test_a_branch_that_fails_leaves_the_snapshot_that_it_was_to_clone(ctx: Context) -> None:
-    snapshot.take(ctx, "shop", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     with pytest.raises(Conflict, match="shop"):
-        branch(ctx, "shop", "shop", at="mine", timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name="shop", at="mine"), timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
 
 
 def test_a_name_that_is_taken_is_refused(ctx: Context) -> None:
     with pytest.raises(Conflict, match="shop"):
-        branch(ctx, "shop", "shop", timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name="shop"), timeout=20.0)
 
 
 @pytest.mark.rare
 def test_a_branch_that_is_killed_leaves_what_gc_removes(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     before = world.there()
     step = 0
-    while world.killed(lambda ctx: branch(ctx, "shop", "try", at="mine", timeout=20.0), step):
+    while world.killed(
+        lambda ctx: branch(ctx, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0), step
+    ):
         with world.open() as ctx:
             made = ctx.store.labs.find("try")
             if made is not None and made.state == "ready":
@@ -601,19 +614,20 @@ def test_a_killed_branch_keeps_its_snapshot_for_two_minutes(world: World) -> Non
     with world.open() as ctx:
         up(ctx, named("shop"))
     killed = world.killed(
-        lambda ctx: branch(ctx, "shop", "try", timeout=20.0), "hypervisor.restore"
+        lambda ctx: branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0),
+        "hypervisor.restore",
     )
     assert killed
     (left,) = seconds_left()
     assert 60 < left <= 120
     with world.open() as ctx:
-        branch(ctx, "shop", "try", timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0)
     assert 3500 < max(seconds_left()) <= 3600
 
 
 def test_what_has_branches_is_not_removed(ctx: Context) -> None:
-    snapshot.take(ctx, "shop", "mine")
-    branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
+    branch(ctx, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)
     with pytest.raises(Conflict, match="branches: try"):
         snapshot.remove(ctx, "shop", ["mine"])
     with pytest.raises(Conflict, match="branches: try"):
@@ -629,7 +643,7 @@ def test_a_snapshot_is_not_removed_while_it_is_branched(world: World, step: str)
     """Protects a branch from failing midway; expiry removes the snapshot later."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine", ttl=0.0)
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", ttl=0.0))
     answers: list[type[Exception] | list[str]] = []
     with world.open() as other:
 
@@ -641,7 +655,7 @@ def test_a_snapshot_is_not_removed_while_it_is_branched(world: World, step: str)
                 answers.append(type(error))
 
         with world.open(at(step, remove)) as ctx:
-            branch(ctx, "shop", "try", at="mine", timeout=20.0)
+            branch(ctx, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)
     with world.open() as ctx:
         assert answers == [[], Busy]
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine"]
@@ -653,14 +667,14 @@ def test_a_branch_of_a_snapshot_that_is_being_removed_makes_nothing(world: World
     """Protects from a lab that is made and removed again: it waits, and finds no snapshot."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     answers: list[Future[LabView]] = []
     guard = threading.Lock()
     with ThreadPoolExecutor(1) as pool:
 
         def make() -> LabView:
             with world.open() as other:
-                return branch(other, "shop", "try", at="mine", timeout=20.0)[0]
+                return branch(other, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)[0]
 
         def hook(step: str) -> None:
             if step != "storage.drop":
@@ -681,17 +695,17 @@ def test_a_branch_that_is_made_while_its_parent_goes(world: World) -> None:
     """Protects a branch: what it is a clone of stays whole, though its removal had begun."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
 
     def make() -> None:
         with world.open() as other:
-            branch(other, "shop", "try", at="mine", timeout=20.0)
+            branch(other, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)
 
     with world.open(at("storage.destroy", make)) as ctx:
         with pytest.raises(Conflict):
             down(ctx, "shop")
         gc(ctx)
-        assert rollback(ctx, "try", timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab="try"), timeout=20.0).started == "warm"
         down(ctx, "try")
         assert [lab.name for lab in ctx.store.labs.all()] == []
 
@@ -702,10 +716,10 @@ def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
     before = world.there()
     with world.open() as ctx:
         up(ctx, named("shop"))
-        branch(ctx, "shop", "try", count=2, timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name="try", count=2), timeout=20.0)
         assert not down(ctx, "shop", defer=True)
         assert lab(ctx, "shop").state == "removing"
-        assert rollback(ctx, "try-1", timeout=20.0).started == "warm"
+        assert rollback(ctx, RollBack(lab="try-1"), timeout=20.0).started == "warm"
         down(ctx, "try-1")
         assert lab(ctx, "shop").state == "removing"
         gc(ctx)
@@ -718,17 +732,17 @@ def test_a_name_is_taken_until_the_last_branch_is_gone(world: World) -> None:
     """Protects branches from `lab up` and `lab branch`, which remove what killed commands left."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        branch(ctx, "shop", "try", timeout=20.0)
-        branch(ctx, "try", "deep", timeout=20.0)
+        branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0)
+        branch(ctx, BranchLab(lab="try", name="deep"), timeout=20.0)
         down(ctx, "shop", defer=True)
         down(ctx, "try", defer=True)
-        snapshot.take(ctx, "deep", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="deep", name="mine"))
         before = world.there()
         with pytest.raises(Conflict, match="shop") as refused:
             up(ctx, named("shop"))
         assert "lab down try" in refused.value.hint
         with pytest.raises(Conflict, match="try"):
-            branch(ctx, "deep", "try", at="mine", timeout=20.0)
+            branch(ctx, BranchLab(lab="deep", name="try", at="mine"), timeout=20.0)
         assert not any("killed" in note for note in world.notes)
         assert world.there() == before
         down(ctx, "deep")
@@ -736,8 +750,8 @@ def test_a_name_is_taken_until_the_last_branch_is_gone(world: World) -> None:
 
 
 def test_gc_removes_a_lab_with_its_last_branch(ctx: Context) -> None:
-    branch(ctx, "shop", "try", timeout=20.0)
-    branch(ctx, "try", "deep", timeout=20.0)
+    branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0)
+    branch(ctx, BranchLab(lab="try", name="deep"), timeout=20.0)
     for name in ("shop", "try"):
         down(ctx, name, defer=True)
     ctx.store.labs.update("deep", expires_at=time.time() - 1)
@@ -746,7 +760,7 @@ def test_gc_removes_a_lab_with_its_last_branch(ctx: Context) -> None:
 
 
 def test_a_protected_snapshot_stays(ctx: Context) -> None:
-    snapshot.take(ctx, "shop", "mine", protect=True, ttl=0.0)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", protected=True, ttl=0.0))
     gc(ctx)
     with pytest.raises(Conflict, match="protected"):
         snapshot.remove(ctx, "shop", ["mine"])
@@ -760,7 +774,7 @@ def test_the_origin_is_not_removed(ctx: Context) -> None:
     for force in (False, True):
         with pytest.raises(Conflict, match="origin is the state of shop after its creation"):
             snapshot.remove(ctx, "shop", ["origin"], force=force)
-    assert rollback(ctx, "shop", timeout=20.0).state == "ready"
+    assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).state == "ready"
 
 
 @pytest.mark.parametrize("of", ["lab", "storage"])
@@ -787,9 +801,9 @@ def test_a_snapshot_that_could_not_be_protected_stays(
 
 
 def test_a_snapshot_expires_when_nothing_descends_from_it(ctx: Context) -> None:
-    snapshot.take(ctx, "shop", "mine", ttl=0.0)
-    snapshot.take(ctx, "shop", "later", ttl=3600.0)
-    branch(ctx, "shop", "try", at="mine", timeout=20.0)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine", ttl=0.0))
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="later", ttl=3600.0))
+    branch(ctx, BranchLab(lab="shop", name="try", at="mine"), timeout=20.0)
     gc(ctx)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "mine", "later"]
     down(ctx, "try")
@@ -806,7 +820,7 @@ def test_scheduled_snapshots_have_disks_only(ctx: Context) -> None:
 
 
 def test_a_lease_that_ends_leaves_branches_alone(ctx: Context) -> None:
-    branch(ctx, "shop", "try", timeout=20.0)
+    branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0)
     ctx.store.labs.update("shop", expires_at=time.time() - 1)
     assert any("lab:shop" in line for line in gc(ctx).removed)
     assert lab(ctx, "shop").state == "removing"
@@ -830,9 +844,9 @@ def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
         up(ctx, named("shop"))
         connected(ctx, "shop", "n1", "SELECT 1")
         connected(ctx, "shop", "n2", "SELECT 2")
-        snapshot.take(ctx, "shop", "mine")
-        (made,) = branch(ctx, "shop", at="mine", keep_sessions=keep, timeout=20.0)
-        rollback(ctx, "shop", "mine", keep_sessions=keep, timeout=20.0)
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
+        (made,) = branch(ctx, BranchLab(lab="shop", at="mine", keep_sessions=keep), timeout=20.0)
+        rollback(ctx, RollBack(lab="shop", to="mine", keep_sessions=keep), timeout=20.0)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         for name in ("shop", made.name):
             found = ctx.hypervisor.servers.inside(GuestName(f"lab-{name}-n1")).sessions
@@ -844,21 +858,25 @@ def test_sessions_of_a_capture_are_ended(world: World, keep: bool) -> None:
 def test_servers_that_get_an_identity_keep_no_session(ctx: Context) -> None:
     """They restart one after the other: what a session commits meanwhile only some would have."""
     connected(ctx, "shop", "n1", "UPDATE t SET a = 2")
-    snapshot.take(ctx, "shop", "mine")
-    branch(ctx, "shop", "try", at="mine", identity="new", keep_sessions=True, timeout=20.0)
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
+    branch(
+        ctx,
+        BranchLab(lab="shop", name="try", at="mine", identity="new", keep_sessions=True),
+        timeout=20.0,
+    )
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     assert ctx.hypervisor.servers.inside(GuestName("lab-try-n1")).sessions == []
 
 
 def test_each_restore_of_a_capture_reseeds(ctx: Context) -> None:
     """The clock of a lab in use is right: that it is set renews nothing."""
-    snapshot.take(ctx, "shop", "mine")
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     assert isinstance(ctx.hypervisor, FakeHypervisor)
     seeds = []
-    for view in branch(ctx, "shop", at="mine", count=2, timeout=20.0):
+    for view in branch(ctx, BranchLab(lab="shop", at="mine", count=2), timeout=20.0):
         seeds += [ctx.hypervisor.servers.inside(GuestName(node.guest)).seeds for node in view.nodes]
     for _ in range(2):
-        for node in rollback(ctx, "shop", "mine", timeout=20.0).nodes:
+        for node in rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0).nodes:
             seeds.append(ctx.hypervisor.servers.inside(GuestName(node.guest)).seeds)
     assert all(seeds)
     assert len(set(seeds)) == len(seeds)

@@ -22,6 +22,8 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.options import Options
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World
 
@@ -62,7 +64,7 @@ def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
     with world.open() as ctx:
         make(ctx, kind, user=users.parse("app:s3cret@shop", ""))
         before = lab(ctx, "shop")
-        after = rollback(ctx, "shop", timeout=SOON)
+        after = rollback(ctx, RollBack(lab="shop"), timeout=SOON)
         assert (after.state, after.started) == ("ready", "cold")
         assert "rolled back to its origin" in after.why_cold
         assert (after.password, after.endpoints) == (before.password, before.endpoints)
@@ -75,11 +77,11 @@ def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
             ctx.sql(app, node.sql_port, "DO 1", timeout=9.0, whole=True)
         query(ctx, "shop", None, "INSERT INTO t VALUES (3)")
         assert rows(ctx) == {2}
-        taken = snapshot.take(ctx, "shop")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop"))
         query(ctx, "shop", None, "INSERT INTO t VALUES (4)")
-        rollback(ctx, "shop", taken.label, timeout=SOON)
+        rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=SOON)
         assert rows(ctx) == {2}
-        rollback(ctx, "shop", timeout=SOON)
+        rollback(ctx, RollBack(lab="shop"), timeout=SOON)
         assert rows(ctx) == {1}
 
 
@@ -89,7 +91,7 @@ def test_one_that_was_cut_is_completed(world: World, kind: str, step: str) -> No
     """Protects what is half formed: `lab start` begins with the disks again."""
     with world.open() as ctx:
         make(ctx, kind)
-    assert world.killed(lambda ctx: rollback(ctx, "shop", timeout=SOON), step) == step
+    assert world.killed(lambda ctx: rollback(ctx, RollBack(lab="shop"), timeout=SOON), step) == step
     with world.open() as ctx:
         assert start(ctx, "shop", timeout=SOON).state == "ready"
         assert rows(ctx) == {1}
@@ -106,14 +108,17 @@ def test_one_node_that_would_not_be_formed(world: World, kind: str) -> None:
     steps: list[str] = []
     with world.open(steps.append) as ctx:
         with pytest.raises(Conflict, match=r"n2 cannot go back to the origin of shop alone") as e:
-            rollback(ctx, "shop", node="n2", timeout=SOON)
+            rollback(ctx, RollBack(lab="shop", node="n2"), timeout=SOON)
         assert "without a template" in str(e.value)
         assert "`lab rollback shop` puts all nodes back" in e.value.hint
         assert "--to" in e.value.hint
         assert not {"hypervisor.stop", "storage.rollback", "state.commit"} & set(steps)
         assert lab(ctx, "shop").state == "ready"
-        taken = snapshot.take(ctx, "shop")
-        assert rollback(ctx, "shop", taken.label, node="n2", timeout=SOON).state == "ready"
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop"))
+        assert (
+            rollback(ctx, RollBack(lab="shop", to=taken.label, node="n2"), timeout=SOON).state
+            == "ready"
+        )
         assert rows(ctx) == {2}
 
 
@@ -125,7 +130,7 @@ def test_one_node_whose_rollback_was_begun(world: World) -> None:
         power.stop(ctx, "shop")
         with pytest.raises(Conflict, match="n2 cannot go back to the origin of shop alone"):
             start(ctx, "shop", timeout=SOON)
-        assert rollback(ctx, "shop", timeout=SOON).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=SOON).state == "ready"
         assert rows(ctx) == {1}
 
 
@@ -134,7 +139,7 @@ def test_one_node_that_the_others_give_their_data(world: World) -> None:
     with world.open() as ctx:
         make(ctx, "galera")
         for node in ("n1", "n2"):
-            assert rollback(ctx, "shop", node=node, timeout=SOON).state == "ready"
+            assert rollback(ctx, RollBack(lab="shop", node=node), timeout=SOON).state == "ready"
             assert rows(ctx) == {2}
 
 
@@ -143,7 +148,7 @@ def test_one_node_in_front_of_servers(world: World) -> None:
     with world.open() as ctx:
         make(ctx, "proxied")
         (name,) = [node.name for node in lab(ctx, "shop").nodes if node.role == "proxy"]
-        assert rollback(ctx, "shop", node=name, timeout=SOON).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", node=name), timeout=SOON).state == "ready"
         assert rows(ctx) == {2}
 
 
@@ -152,16 +157,18 @@ def test_a_branch_of_it(world: World, kind: str) -> None:
     """Protects branches of the origin, whose disks are not formed either."""
     with world.open() as ctx:
         make(ctx, kind)
-        (found,) = branch.branch(ctx, "shop", "twin", at="origin", timeout=SOON)
+        (found,) = branch.branch(ctx, BranchLab(lab="shop", name="twin", at="origin"), timeout=SOON)
         assert (found.state, rows(ctx, "twin"), rows(ctx)) == ("ready", {1}, {2})
         query(ctx, "twin", None, "INSERT INTO t VALUES (3)")
-        assert rollback(ctx, "twin", timeout=SOON).state == "ready"
+        assert rollback(ctx, RollBack(lab="twin"), timeout=SOON).state == "ready"
         assert rows(ctx, "twin") == {1}
 
 
 def test_a_branch_with_identities_of_its_own(world: World) -> None:
     with world.open() as ctx:
         make(ctx, "star")
-        branch.branch(ctx, "shop", "twin", at="origin", identity="new", timeout=SOON)
-        assert rollback(ctx, "twin", timeout=SOON).state == "ready"
+        branch.branch(
+            ctx, BranchLab(lab="shop", name="twin", at="origin", identity="new"), timeout=SOON
+        )
+        assert rollback(ctx, RollBack(lab="twin"), timeout=SOON).state == "ready"
         assert rows(ctx, "twin") == {1}

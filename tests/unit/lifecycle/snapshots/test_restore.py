@@ -27,6 +27,7 @@ from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.names import template_ref
+from lab.requests.labs import RollBack
 from tests.support.lifecycle_world import (
     Counter,
     World,
@@ -194,7 +195,7 @@ def test_going_back_boots_where_ram_is_not_restored(world: World) -> None:
     hook = at("hypervisor.restore", raising(REFUSED))
     with world.open(hook) as ctx:
         before = lab(ctx, "shop")
-        view = rollback(ctx, "shop", timeout=20.0)
+        view = rollback(ctx, RollBack(lab="shop"), timeout=20.0)
         assert (view.state, view.started) == ("ready", "cold")
         assert QEMU in view.why_cold
         assert view.password == before.password
@@ -202,7 +203,9 @@ def test_going_back_boots_where_ram_is_not_restored(world: World) -> None:
         assert query(ctx, "shop", "n2", "SELECT 1").rows
         assert list(states(ctx).values()) == ["broken"]
         assert len([note for note in world.notes if QEMU in note and "boots" in note]) == 1
-        assert rollback(ctx, "shop", timeout=20.0).started == "cold", "the template is broken"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).started == "cold", (
+            "the template is broken"
+        )
 
 
 def test_going_back_warm_is_recorded(world: World) -> None:
@@ -210,7 +213,7 @@ def test_going_back_warm_is_recorded(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         ctx.store.labs.update("shop", started="cold", why_cold="an earlier kernel")
-        view = rollback(ctx, "shop", timeout=20.0)
+        view = rollback(ctx, RollBack(lab="shop"), timeout=20.0)
         assert (view.started, view.why_cold) == ("warm", "")
 
 

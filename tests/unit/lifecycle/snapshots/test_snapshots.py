@@ -26,6 +26,8 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import template_ref
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.units import MIB
 from tests.support.lifecycle_world import World, named, unobserved
 
@@ -50,7 +52,7 @@ def password(ctx: Context) -> str:
 def test_a_new_lab_can_go_back_to_its_origin(ctx: Context) -> None:
     assert labels(ctx) == ["origin"]
     before = lab(ctx, "shop")
-    after = rollback(ctx, "shop", timeout=20.0)
+    after = rollback(ctx, RollBack(lab="shop"), timeout=20.0)
     assert after.state == "ready"
     assert after.password == before.password
     assert unobserved(after) == unobserved(before)
@@ -58,24 +60,24 @@ def test_a_new_lab_can_go_back_to_its_origin(ctx: Context) -> None:
 
 
 def test_back_and_forth(ctx: Context) -> None:
-    first = snapshot.take(ctx, "shop", "first")
-    second = snapshot.take(ctx, "shop", "second")
+    first = snapshot.take(ctx, TakeSnapshot(lab="shop", name="first"))
+    second = snapshot.take(ctx, TakeSnapshot(lab="shop", name="second"))
     assert labels(ctx) == ["origin", "first", "second"]
     for to in ("first", second.label, "origin", "first"):
-        assert rollback(ctx, "shop", to, timeout=20.0).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to=to), timeout=20.0).state == "ready"
         assert labels(ctx) == ["origin", "first", "second"]
     snapshot.remove(ctx, "shop", ["second", first.label])
     assert labels(ctx) == ["origin"]
 
 
 def test_the_newest_of_a_name_is_meant(ctx: Context) -> None:
-    one, two = (snapshot.take(ctx, "shop", "mine") for _ in range(2))
+    one, two = (snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")) for _ in range(2))
     assert one.label != two.label
     assert snapshot.find(ctx, "shop", "mine").label == two.label
 
 
 def test_one_node_goes_back_and_rejoins(ctx: Context) -> None:
-    assert rollback(ctx, "shop", node="n2", timeout=20.0).state == "ready"
+    assert rollback(ctx, RollBack(lab="shop", node="n2"), timeout=20.0).state == "ready"
     assert query(ctx, "shop", "n2", "SELECT 1").rows
 
 
@@ -84,7 +86,7 @@ def test_back_where_ram_cannot_be_restored(world: World, cold: bool) -> None:
     world.capabilities = COLD
     with world.open() as ctx:
         up(ctx, named("shop"), cold=cold)
-        assert rollback(ctx, "shop", timeout=20.0).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT 1").rows
 
 
@@ -96,7 +98,7 @@ def test_back_without_the_ram_of_a_damaged_template(world: World) -> None:
         state = ctx.home.device_state(template_ref(key), "n1")
         state.chmod(0o600)
         state.write_bytes(b"spoilt")
-        assert rollback(ctx, "shop", timeout=20.0).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT 1").rows
         assert snapshot.snapshots(ctx, "shop")
     assert any("is not used" in note for note in world.notes)
@@ -104,8 +106,8 @@ def test_back_without_the_ram_of_a_damaged_template(world: World) -> None:
 
 def test_a_stopped_lab_goes_back_and_runs(ctx: Context) -> None:
     power.stop(ctx, "shop")
-    snapshot.take(ctx, "shop", "asleep")
-    assert rollback(ctx, "shop", "asleep", timeout=20.0).state == "ready"
+    snapshot.take(ctx, TakeSnapshot(lab="shop", name="asleep"))
+    assert rollback(ctx, RollBack(lab="shop", to="asleep"), timeout=20.0).state == "ready"
 
 
 @pytest.mark.parametrize("to", ["mine", pytest.param("origin", marks=pytest.mark.rare)])
@@ -115,23 +117,30 @@ def test_a_rollback_that_was_cut(world: World, to: str, node: str | None) -> Non
     with world.open() as ctx:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     step = cut = 0
-    while world.killed(lambda c: rollback(c, "shop", to, node=node, timeout=20.0), step):
+    while world.killed(
+        lambda c: rollback(c, RollBack(lab="shop", to=to, node=node or ""), timeout=20.0), step
+    ):
         with world.open() as ctx:
             if interrupted.exists(ctx, "shop"):
                 cut += 1
                 with pytest.raises(Conflict) as refused:
-                    snapshot.take(ctx, "shop", "torn")
+                    snapshot.take(ctx, TakeSnapshot(lab="shop", name="torn"))
                 assert "lab rollback shop --to" in refused.value.hint
                 if node is None:
                     with pytest.raises(Conflict):
-                        rollback(ctx, "shop", "mine", node="n1", timeout=20.0)
+                        rollback(ctx, RollBack(lab="shop", to="mine", node="n1"), timeout=20.0)
                 if cut % 2:  # else the start completes it
-                    assert rollback(ctx, "shop", to, node=node, timeout=20.0).state == "ready"
+                    assert (
+                        rollback(
+                            ctx, RollBack(lab="shop", to=to, node=node or ""), timeout=20.0
+                        ).state
+                        == "ready"
+                    )
             assert start(ctx, "shop", timeout=20.0).state == "ready"
             assert query(ctx, "shop", "n2", "SELECT 1").rows
-            snapshot.take(ctx, "shop", "mine")
+            snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
             snapshot.remove(ctx, "shop", ["mine"])
         step += 3
     assert cut > 1
@@ -145,13 +154,13 @@ def test_a_running_lab_whose_nodes_cannot_be_paused(world: World) -> None:
         up(ctx, named("shop"))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         steps.clear()
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         assert [s for s in steps if s in ("hypervisor.run", "storage.snapshot")] == [
             *["hypervisor.run"] * 4, "storage.snapshot"
         ]  # fmt: skip
         assert not {"hypervisor.pause", "hypervisor.resume", "hypervisor.personalise"} & set(steps)
         assert {guest.state for guest in ctx.hypervisor.guests().values()} == {"running"}
-        assert rollback(ctx, "shop", "mine", timeout=20.0).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20.0).state == "ready"
         assert query(ctx, "shop", "n2", "SELECT * FROM t").columns == ("a",)
 
 
@@ -161,7 +170,7 @@ def test_nodes_go_on_if_they_cannot_be_paused(world: World) -> None:
         up(ctx, named("shop"))
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         began = time.time()
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         assert all(
             ctx.hypervisor.servers.inside(guest).clock > began for guest in ctx.hypervisor.guests()
         )
@@ -171,28 +180,28 @@ def test_nodes_go_on_if_they_cannot_be_paused(world: World) -> None:
             raise HostUnfit("no space is left")
 
     with world.open(fail) as ctx, pytest.raises(HostUnfit):
-        snapshot.take(ctx, "shop", "other")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="other"))
     with world.open() as ctx:
         assert lab(ctx, "shop").state == "ready"
 
 
 def test_refusals(ctx: Context) -> None:
     with pytest.raises(NotFound, match="no snapshot"):
-        rollback(ctx, "shop", "nothing", timeout=1.0)
+        rollback(ctx, RollBack(lab="shop", to="nothing"), timeout=1.0)
     with pytest.raises(NotFound):
-        rollback(ctx, "shoop", timeout=1.0)
+        rollback(ctx, RollBack(lab="shoop"), timeout=1.0)
     with pytest.raises(NotFound):
-        snapshot.take(ctx, "shoop")
+        snapshot.take(ctx, TakeSnapshot(lab="shoop"))
     with pytest.raises(NotFound):
         snapshot.remove(ctx, "shop", ["origin", "nothing"])
     with lock(ctx.home, "lab", "shop"), pytest.raises(Conflict):
-        snapshot.take(ctx, "shop")
+        snapshot.take(ctx, TakeSnapshot(lab="shop"))
     assert labels(ctx) == ["origin"]
     assert lab(ctx, "shop").state == "ready"
 
 
 def test_nodes_run_on_if_a_snapshot_fails(ctx: Context) -> None:
-    taken = snapshot.take(ctx, "shop", "mine")
+    taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     with pytest.raises(Conflict):
         ctx.storage.snapshot(snapshot.volumes_of(ctx, "shop"), taken.label)
     assert {g.state for g in ctx.hypervisor.guests().values()} == {"running"}
@@ -205,7 +214,7 @@ def test_gc_takes_what_is_due_and_rotates(world: World) -> None:
         volumes = snapshot.volumes_of(ctx, "shop")
         for hours in (5, 4, 3):
             ctx.storage.snapshot(volumes, schedule.label("hourly", time.time() - hours * 3600))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
         report = gc(ctx)
         assert [line.split("@")[0] for line in report.snapshots] == ["took shop"] + 2 * [
             "removed shop"
@@ -232,7 +241,7 @@ def test_what_is_too_many_goes_though_nothing_more_can_be_taken(world: World) ->
 
 
 def test_what_a_cut_removal_left_goes(ctx: Context) -> None:
-    taken = snapshot.take(ctx, "shop", "mine")
+    taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     first, *_ = snapshot.volumes_of(ctx, "shop")
     found = next(s for s in ctx.storage.snapshots(first) if s.label == taken.label)
     ctx.storage.drop(found)
@@ -247,12 +256,14 @@ def test_a_rollback_that_is_killed_can_be_repeated(world: World, to: str) -> Non
     """Protects the lab: after a kill at any step, going back once more works, or starting does."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     step, seen = 0, set()
-    while name := world.killed(lambda ctx: rollback(ctx, "shop", to, timeout=20.0), step):
+    while name := world.killed(
+        lambda ctx: rollback(ctx, RollBack(lab="shop", to=to), timeout=20.0), step
+    ):
         seen.add(name)
         with world.open() as ctx:
-            assert rollback(ctx, "shop", to, timeout=20.0).state == "ready"
+            assert rollback(ctx, RollBack(lab="shop", to=to), timeout=20.0).state == "ready"
             assert query(ctx, "shop", "n1", "SELECT 1").rows
         step += 3
     assert seen & {"storage.rollback", "storage.clone", "hypervisor.stop"}
@@ -263,7 +274,9 @@ def test_a_snapshot_that_is_killed_leaves_a_lab_that_goes_on(world: World) -> No
     with world.open() as ctx:
         up(ctx, named("shop"))
     step, seen = 0, set()
-    while name := world.killed(lambda ctx: snapshot.take(ctx, "shop", "mine"), step):
+    while name := world.killed(
+        lambda ctx: snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")), step
+    ):
         seen.add(name)
         with world.open() as ctx:
             # Killed while they were paused: the next command says so, and starts them.
@@ -281,11 +294,11 @@ def test_a_name_of_labs_own_is_refused() -> None:
 def test_a_node_that_never_comes_back_is_told(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     world.boot_seconds = 60.0
     with world.open() as ctx:
         with pytest.raises(NotReady):
-            rollback(ctx, "shop", "mine", cold=True, timeout=0.5)
+            rollback(ctx, RollBack(lab="shop", to="mine", cold=True), timeout=0.5)
         assert lab(ctx, "shop").state != "ready"
 
 
@@ -293,18 +306,18 @@ def test_space_that_stays_free_is_not_taken(world: World) -> None:
     """Protects running guests: all of them are paused when the file system is full."""
     with world.open() as opened:
         up(opened, named("shop"))
-        snapshot.take(opened, "shop", "first")
+        snapshot.take(opened, TakeSnapshot(lab="shop", name="first"))
         floor = opened.storage.space().free + 1
         ctx = replace(opened, settings=replace(opened.settings, space_floor=floor))
         for verb in (
-            lambda: snapshot.take(ctx, "shop"),
-            lambda: rollback(ctx, "shop", "first", timeout=20.0),
+            lambda: snapshot.take(ctx, TakeSnapshot(lab="shop")),
+            lambda: rollback(ctx, RollBack(lab="shop", to="first"), timeout=20.0),
         ):
             with pytest.raises(HostUnfit, match="is kept free"):
                 verb()
         assert lab(ctx, "shop").state == "ready"
         assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin", "first"]
-        assert rollback(ctx, "shop", timeout=20.0).state == "ready", "it frees space"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).state == "ready", "it frees space"
 
 
 def test_a_rollback_that_does_not_fit_changes_nothing(world: World) -> None:
@@ -315,14 +328,14 @@ def test_a_rollback_that_does_not_fit_changes_nothing(world: World) -> None:
             with ctx.storage.get(volume).path.open("r+b") as file:
                 file.seek(4 * MIB)
                 file.write(os.urandom(size * MIB))
-        snapshot.take(ctx, "shop", "first")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="first"))
         world.capacity = ctx.storage.space().total - ctx.storage.space().free + 2 * MIB
     with world.open() as opened:
         ctx = replace(opened, settings=replace(opened.settings, space_floor=0))
         disks = [ctx.storage.get(v).path for v in snapshot.volumes_of(ctx, "shop")]
         before = [disk.stat() for disk in disks]
         with pytest.raises(HostUnfit, match="needed"):
-            rollback(ctx, "shop", "first", timeout=20.0)
+            rollback(ctx, RollBack(lab="shop", to="first"), timeout=20.0)
         assert [disk.stat().st_ino for disk in disks] == [stat.st_ino for stat in before]
         assert not interrupted.exists(ctx, "shop")
         assert lab(ctx, "shop").state == "ready"

@@ -21,6 +21,8 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
 from lab.options import Options
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, count
 
@@ -52,16 +54,16 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert (count(ctx, "n3"), count(ctx, "n4"), count(ctx, "n5")) == (1, 1, 1)
         with pytest.raises(CommandFailed, match="ERROR 1290 "):
             query(ctx, "shop", "n4", "INSERT INTO t VALUES (2)")
-        taken = snapshot.take(ctx, "shop", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
         assert power.stop(ctx, "shop").state == "stopped"
         assert start(ctx, "shop", timeout=10).state == "ready"
         assert wait(ctx, "shop", timeout=10).state == "ready"
         assert count(ctx, "n5") == 2
-        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=10).state == "ready"
         assert (count(ctx), count(ctx, "n5")) == (1, 1)
         for name, identity in (("try", "shared"), ("own", "new")):
-            branch.branch(ctx, "shop", name, timeout=10, identity=identity)  # type: ignore[arg-type]
+            branch.branch(ctx, BranchLab(lab="shop", name=name, identity=identity), timeout=10)  # type: ignore[arg-type]
             query(ctx, name, None, "INSERT INTO t VALUES (7)")
             assert (count(ctx, "n5", name), count(ctx, "n5")) == (2, 1)
         for name in ("own", "try", "shop"):
@@ -73,7 +75,7 @@ def test_identities_of_a_branch(world: World) -> None:
     """Protects links between labs: GTID domains, and server ids of replicas, are the branch's."""
     with world.open() as ctx:
         up(ctx, SPEC)
-        branch.branch(ctx, "shop", "own", timeout=10, identity="new")
+        branch.branch(ctx, BranchLab(lab="shop", name="own", identity="new"), timeout=10)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         number = ctx.store.labs.get("own").identity
         given = {

@@ -24,6 +24,8 @@ from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ways import Rows
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, count, roles
 
@@ -52,19 +54,19 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert count(ctx, "n3") == 1
         with pytest.raises(CommandFailed, match="ERROR 1290 "):
             query(ctx, "shop", "n2", "INSERT INTO t VALUES (2)")
-        taken = snapshot.take(ctx, "shop", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
         assert power.stop(ctx, "shop").state == "stopped"
         assert start(ctx, "shop", timeout=10, pace=FAST).state == "ready"
         assert any("it has the most transactions" in note for note in world.notes)
         assert wait(ctx, "shop", timeout=10).state == "ready"
         assert count(ctx, "n2") == 2
-        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=10).state == "ready"
         assert (count(ctx), count(ctx, "n3")) == (1, 1)
-        (made,) = branch.branch(ctx, "shop", "try", timeout=10)
+        (made,) = branch.branch(ctx, BranchLab(lab="shop", name="try"), timeout=10)
         query(ctx, "try", None, "INSERT INTO t VALUES (7)")
         assert (count(ctx, "n2", "try"), count(ctx, "n2")) == (2, 1)
-        (own,) = branch.branch(ctx, "shop", "own", identity="new", timeout=10)
+        (own,) = branch.branch(ctx, BranchLab(lab="shop", name="own", identity="new"), timeout=10)
         assert own.state == "ready"
         for name in ("own", "try", "shop"):
             down(ctx, name)
@@ -164,7 +166,7 @@ def test_one_node_goes_back(world: World) -> None:
         up(ctx, SPEC)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
-        assert rollback(ctx, "shop", node="n2", timeout=20).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", node="n2"), timeout=20).state == "ready"
         assert count(ctx, "n2") == 1
         assert any("n2: the group refuses the password" in note for note in world.notes)
         leave(ctx, "n2")

@@ -43,6 +43,8 @@ from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.service.activity import activity
 from lab.lifecycle.snapshots import snapshot
 from lab.names import EVERYWHERE, Owner, VolumeName, template_ref
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec, NodeSize
 from lab.units import GIB, MIB
 from tests.support.exchange_world import Side, as_it_was, rewritten
@@ -122,16 +124,16 @@ def test_every_verb(world: World, cold: bool) -> None:
         query(ctx, "two", None, "CREATE TABLE front (a INT)")  # the first endpoint's
         assert query(ctx, "two", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
         assert query(ctx, "two", "n2", "SELECT COUNT(*) FROM front").rows == ((0,),)
-        taken = snapshot.take(ctx, "two", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="two", name="one"))
         query(ctx, "two", "n1", "INSERT INTO t VALUES (1)")
         assert power.stop(ctx, "two").state == "stopped"
         assert start(ctx, "two", timeout=10).state == "ready"
         check_guests(ctx)
         power.stop(ctx, "two", node="n2")
         assert start_node(ctx, "two", "n2", timeout=10).state == "ready"
-        assert rollback(ctx, "two", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="two", to=taken.label), timeout=10).state == "ready"
         assert query(ctx, "two", "n1", "SELECT COUNT(*) FROM t").rows == ((0,),)
-        back = rollback(ctx, "two", timeout=10)
+        back = rollback(ctx, RollBack(lab="two"), timeout=10)
         assert (back.state, back.started) == ("ready", "cold" if cold else "warm")
         check_guests(ctx)
         assert collecting.gc(ctx).removed == ()
@@ -204,13 +206,13 @@ def test_a_node_without_sql(world: World, cold: bool) -> None:
         assert variables["LAB_PORTS"] == f"{made.nodes[0].sql_port},{made.nodes[1].sql_port}"
         assert variables["LAB_HOSTS"] == "127.0.0.1,127.0.0.1"
         assert re.search(r"^n3 +arbiter +ready +- +\d+$", lab_text(made, 0), re.MULTILINE)
-        taken = snapshot.take(ctx, "two", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="two", name="one"))
         power.stop(ctx, "two")
         assert start(ctx, "two", timeout=10).state == "ready"
         power.stop(ctx, "two", node="n3")
         assert status(ctx, "two").lab.nodes[2].state == "stopped"
         assert start_node(ctx, "two", "n3", timeout=10).state == "ready"
-        assert rollback(ctx, "two", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="two", to=taken.label), timeout=10).state == "ready"
         assert wait(ctx, "two", timeout=10).state == "ready"
         assert statements_of(ctx, "n3") == []
         down(ctx, "two")

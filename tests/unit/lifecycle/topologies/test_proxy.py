@@ -34,6 +34,8 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import EVERYWHERE, GuestName, template_ref
 from lab.observe.ways import Rows
 from lab.options import Options
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.exchange_world import Side
@@ -122,18 +124,20 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
         with pytest.raises(NotReady, match="n4 of shop does not run"):
             query(ctx, "shop", None, "SELECT 1")
         assert start_node(ctx, "shop", "n4", timeout=10).state == "ready"
-        taken = snapshot.take(ctx, "shop", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
         power.stop(ctx, "shop", force=True)
         assert start(ctx, "shop", timeout=10).state == "ready"
         assert wait(ctx, "shop", timeout=10).state == "ready"
-        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=10).state == "ready"
         assert query(ctx, "shop", None, "SELECT COUNT(*) FROM t").rows == ((0,),)
-        (other,) = branch(ctx, "shop", "own", at="one", identity="new", timeout=10)
+        (other,) = branch(
+            ctx, BranchLab(lab="shop", name="own", at="one", identity="new"), timeout=10
+        )
         assert other.state == "ready"
         assert query(ctx, "own", None, "SELECT COUNT(*) FROM t").rows == ((0,),)
         down(ctx, "own")
-        assert rollback(ctx, "shop", timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop"), timeout=10).state == "ready"
         assert collecting.gc(ctx).removed == ()
         down(ctx, "shop")
         assert {r.owner.kind for r in ctx.store.resources.all()} <= {"image", "template"}
@@ -171,11 +175,13 @@ def test_every_verb_with_roles(
             with pytest.raises(NotReady):
                 query(ctx, "shop", None, "SELECT 1")
         assert start_node(ctx, "shop", "n1", timeout=10).state == "ready"
-        taken = snapshot.take(ctx, "shop", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         power.stop(ctx, "shop", force=True)
         assert start(ctx, "shop", timeout=10).state == "ready"
-        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
-        (own,) = branch(ctx, "shop", "own", at="one", identity="new", timeout=10)
+        assert rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=10).state == "ready"
+        (own,) = branch(
+            ctx, BranchLab(lab="shop", name="own", at="one", identity="new"), timeout=10
+        )
         assert own.state == "ready"
         down(ctx, "own")
         down(ctx, "shop")

@@ -27,6 +27,8 @@ from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ways import Rows
+from lab.requests.labs import BranchLab, RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.lifecycle_world import SIZE, World, count
 
@@ -81,15 +83,15 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert count(ctx, "n3") == 1
         with pytest.raises(CommandFailed, match="ERROR 1290 "):
             query(ctx, "shop", "n2", "INSERT INTO t VALUES (2)")
-        taken = snapshot.take(ctx, "shop", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
         assert power.stop(ctx, "shop").state == "stopped"
         assert start(ctx, "shop", timeout=10).state == "ready"
         assert wait(ctx, "shop", timeout=10).state == "ready"
         assert count(ctx, "n2") == 2
-        assert rollback(ctx, "shop", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="shop", to=taken.label), timeout=10).state == "ready"
         assert (count(ctx), count(ctx, "n3")) == (1, 1)
-        (made,) = branch.branch(ctx, "shop", "try", timeout=10)
+        (made,) = branch.branch(ctx, BranchLab(lab="shop", name="try"), timeout=10)
         query(ctx, "try", None, "INSERT INTO t VALUES (7)")
         assert (count(ctx, "n2", "try"), count(ctx, "n2")) == (2, 1)
         down(ctx, "try")

@@ -24,6 +24,8 @@ from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import SIZE, World
@@ -55,15 +57,15 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert wanted == [("SQL", True), ("writable", True)]
         query(ctx, "solo", None, "CREATE TABLE t (a INT)")
         query(ctx, "solo", "n1", "INSERT INTO t VALUES (1)")
-        taken = snapshot.take(ctx, "solo", "one")
+        taken = snapshot.take(ctx, TakeSnapshot(lab="solo", name="one"))
         query(ctx, "solo", None, "INSERT INTO t VALUES (2)")
         assert power.stop(ctx, "solo").state == "stopped"
         assert start(ctx, "solo", timeout=10).state == "ready"
         assert wait(ctx, "solo", timeout=10).state == "ready"
         assert count(ctx) == 2
-        assert rollback(ctx, "solo", taken.label, timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="solo", to=taken.label), timeout=10).state == "ready"
         assert count(ctx) == 1
-        assert rollback(ctx, "solo", timeout=10).state == "ready"
+        assert rollback(ctx, RollBack(lab="solo"), timeout=10).state == "ready"
         with pytest.raises(CommandFailed):
             count(ctx)
         down(ctx, "solo")

@@ -24,6 +24,8 @@ from lab.lifecycle.nodes.inspect import lab, labs, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
 from lab.options import Options
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import SIZE, World
@@ -230,9 +232,9 @@ def test_a_rollback_that_was_interrupted_is_named(world: World) -> None:
 
     with world.open() as ctx:
         made(ctx, "star")
-        snapshot.take(ctx, "shop", "mine")
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine"))
     with world.open(stop_at) as ctx, pytest.raises(KeyboardInterrupt):
-        rollback(ctx, "shop", "mine", timeout=20)
+        rollback(ctx, RollBack(lab="shop", to="mine"), timeout=20)
     with world.open() as ctx:
         for view in views(ctx):
             assert view.interrupted.startswith("rollback to mine"), view

@@ -1,0 +1,124 @@
+"""The bodies of HTTP requests, derived from what ``lab.requests`` declares.
+
+A parameter ``asked: FromBody[BranchLab]`` of a route is the request that the body makes: with the
+limits, descriptions and examples of its fields, and none that only the service or its host sets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from fastapi import Body
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema, core_schema
+
+from lab.api.http import units
+from lab.requests import request as requests
+from lab.requests.datasets import CreateDataset
+from lab.requests.images import BuildImage, BuildTemplate
+from lab.requests.labs import BranchLab, CreateLab, Promote, RollBack
+from lab.requests.request import Mark, Request
+from lab.requests.snapshots import TakeSnapshot
+
+R = TypeVar("R", bound=Request)
+
+NAMES: Mapping[type[Request], str] = {
+    CreateLab: "LabRequest",
+    BranchLab: "BranchRequest",
+    Promote: "PromoteRequest",
+    RollBack: "RollbackRequest",
+    TakeSnapshot: "SnapshotRequest",
+    BuildImage: "ImageRequest",
+    BuildTemplate: "TemplateRequest",
+    CreateDataset: "DatasetRequest",
+}
+"""What the OpenAPI document calls the body of a request."""
+
+_UNITS = {"seconds": units.Seconds, "bytes": units.Bytes}
+
+
+@dataclass(frozen=True)
+class _OfBody:
+    """Makes pydantic read a request from a body."""
+
+    def __get_pydantic_core_schema__(
+        self, kind: type[Request], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        body = handler.generate_schema(_model(kind))
+        return core_schema.no_info_after_validator_function(lambda read: _request(kind, read), body)
+
+
+FromBody = Annotated[R, Body(), _OfBody()]
+"""A request that the body of an HTTP request makes; unknown fields are an error."""
+
+
+def read(kind: type[R], given: Mapping[str, Any]) -> R:
+    """The request of a form or a body; raises pydantic's ValidationError."""
+    return _request(kind, _model(kind).model_validate(dict(given)))
+
+
+def _request(kind: type[R], body: BaseModel) -> R:
+    given = {name: getattr(body, name) for name in type(body).model_fields}
+    lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return kind(**{name: its for name, its in {**given, **lists}.items() if its is not None})
+
+
+@cache
+def _model(kind: type[Request]) -> type[BaseModel]:
+    """The model of the body of a request."""
+    defaults = {one.name: one for one in msgspec.structs.fields(kind)}
+    declared: dict[str, Any] = {
+        name: (_type(its), _default(defaults[name], its))
+        for name, its in requests.of_body(kind).items()
+    }
+    return create_model(
+        NAMES[kind],
+        __doc__=inspect.getdoc(kind),
+        __config__=ConfigDict(extra="forbid"),
+        __module__=__name__,
+        **declared,
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo, declared: Any) -> Any:
+    if "empty" in requests.marks(declared):
+        return None
+    if field.default is msgspec.NODEFAULT:
+        return ...
+    return Field(default_factory=list) if field.default == () else field.default
+
+
+def _type(declared: Any) -> Any:
+    """The type of a field, as it is declared, for pydantic."""
+    origin, parts = get_origin(declared), get_args(declared)
+    if origin is Annotated:
+        found = _type(parts[0])
+        for one in parts[1:]:
+            if isinstance(one, msgspec.Meta):
+                found = Annotated[found, Field(**_limits(one))]
+            elif isinstance(one, Mark) and one.kind == "empty":
+                found = found | None
+            elif isinstance(one, Mark):
+                found = _UNITS[one.kind]
+        return found
+    if origin is tuple:
+        return list[_type(parts[0])]  # type: ignore[misc]  # made at run time
+    if type(None) in parts:
+        return Union[tuple(_type(one) for one in parts)]  # noqa: UP007  # of any number
+    return declared
+
+
+_LIMITS = (
+    "gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "description",
+    "examples",
+)  # fmt: skip
+
+
+def _limits(meta: msgspec.Meta) -> dict[str, Any]:
+    found = {name: getattr(meta, name) for name in _LIMITS}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,177 @@
+"""Which verb performs a request: for a command on this host, and for the jobs of a service.
+
+Each verb is imported when it is called: a command does not wait for what only others need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.lifecycle.core.context import Context
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
+from lab.requests.labs import (
+    BranchLab,
+    CreateLab,
+    DeleteLab,
+    EnsureLab,
+    FillPool,
+    Promote,
+    RollBack,
+    StartLab,
+    StopLab,
+)
+from lab.requests.request import Request
+from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.views.catalog import ImageView, TemplateView
+from lab.views.datasets import DatasetView
+from lab.views.labs import LabView
+from lab.views.snapshots import SnapshotView
+
+
+def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> Any:
+    """Perform a request, and return what its verb does; raises as that.
+
+    ``timeout``: seconds that nodes may take to get ready; None: those of the settings.
+    """
+    return VERBS[type(request)](ctx, request, timeout or ctx.settings.ready_timeout)
+
+
+def _create(ctx: Context, asked: CreateLab, timeout: float) -> LabView:
+    from lab.lifecycle.labs.up import up
+
+    return up(ctx, asked.spec, cold=asked.cold, keep_failed=asked.keep_failed, timeout=timeout)
+
+
+def _ensure(ctx: Context, asked: EnsureLab, timeout: float) -> LabView:
+    from lab.lifecycle.labs.ensure import ensure
+
+    return ensure(ctx, asked.spec, cold=asked.cold, keep_failed=asked.keep_failed, timeout=timeout)
+
+
+def _delete(ctx: Context, asked: DeleteLab, _: float) -> bool:
+    from lab.lifecycle.labs.down import down
+
+    return down(ctx, asked.lab, force=asked.force, defer=asked.defer)
+
+
+def _start(ctx: Context, asked: StartLab, timeout: float) -> LabView:
+    from lab.lifecycle.labs.start import start, start_node
+
+    if asked.node:
+        return start_node(ctx, asked.lab, asked.node, timeout=timeout)
+    return start(ctx, asked.lab, timeout=timeout)
+
+
+def _stop(ctx: Context, asked: StopLab, _: float) -> LabView:
+    from lab.lifecycle.labs.power import stop
+
+    return stop(ctx, asked.lab, node=asked.node or None, force=asked.force)
+
+
+def _promote(ctx: Context, asked: Promote, timeout: float) -> LabView:
+    from lab.lifecycle.labs.promote import promote
+
+    return promote(ctx, asked.lab, asked.node, force=asked.force, timeout=timeout)
+
+
+def _roll_back(ctx: Context, asked: RollBack, timeout: float) -> LabView:
+    from lab.lifecycle.labs.rollback import rollback
+
+    return rollback(ctx, asked, timeout=timeout)
+
+
+def _branch(ctx: Context, asked: BranchLab, timeout: float) -> list[LabView]:
+    from lab.lifecycle.labs.branch import branch
+
+    return branch(ctx, asked, timeout=timeout)
+
+
+def _take_snapshot(ctx: Context, asked: TakeSnapshot, _: float) -> SnapshotView:
+    from lab.lifecycle.snapshots import snapshot
+
+    return snapshot.take(ctx, asked)
+
+
+def _delete_snapshot(ctx: Context, asked: DeleteSnapshot, _: float) -> None:
+    from lab.lifecycle.snapshots import snapshot
+
+    snapshot.remove(ctx, asked.lab, [asked.label], force=asked.force)
+
+
+def _prune_snapshots(ctx: Context, asked: PruneSnapshots, _: float) -> list[str]:
+    from lab.lifecycle.snapshots import snapshot
+
+    return snapshot.prune(ctx, asked.lab)
+
+
+def _build_image(ctx: Context, asked: BuildImage, _: float) -> ImageView:
+    from lab.lifecycle.images import image
+
+    return image.build(ctx, asked.recipe, rebuild=asked.rebuild)
+
+
+def _delete_image(ctx: Context, asked: DeleteImage, _: float) -> None:
+    from lab.lifecycle.images import image
+
+    image.remove(ctx, asked.which)
+
+
+def _build_template(ctx: Context, asked: BuildTemplate, _: float) -> TemplateView:
+    from lab.lifecycle.captures import template
+
+    return template.build(ctx, asked.spec)
+
+
+def _delete_template(ctx: Context, asked: DeleteTemplate, _: float) -> None:
+    from lab.lifecycle.captures import template
+
+    template.remove(ctx, asked.key)
+
+
+def _create_dataset(ctx: Context, asked: CreateDataset, _: float) -> DatasetView:
+    from lab.datasets.source import DumpFile, Uploaded, parse
+    from lab.lifecycle.datasets import dataset
+
+    source, upload = parse(asked.source), ctx.home.uploads / asked.upload
+    if isinstance(source, Uploaded) and upload.is_file():
+        source = DumpFile(upload, source.packing, str(source))
+    return dataset.create(ctx, asked, source, files=[Path(file) for file in asked.files])
+
+
+def _refresh_dataset(ctx: Context, asked: RefreshDataset, _: float) -> DatasetView:
+    from lab.lifecycle.datasets import dataset
+
+    return dataset.refresh(ctx, asked.name, keep=asked.keep, force=asked.force)
+
+
+def _delete_dataset(ctx: Context, asked: DeleteDataset, _: float) -> bool:
+    from lab.lifecycle.datasets import dataset
+
+    return dataset.remove(ctx, asked.which, defer=asked.defer)
+
+
+VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
+    CreateLab: _create,
+    EnsureLab: _ensure,
+    FillPool: _create,
+    DeleteLab: _delete,
+    StartLab: _start,
+    StopLab: _stop,
+    Promote: _promote,
+    RollBack: _roll_back,
+    BranchLab: _branch,
+    TakeSnapshot: _take_snapshot,
+    DeleteSnapshot: _delete_snapshot,
+    PruneSnapshots: _prune_snapshots,
+    BuildImage: _build_image,
+    DeleteImage: _delete_image,
+    BuildTemplate: _build_template,
+    DeleteTemplate: _delete_template,
+    CreateDataset: _create_dataset,
+    RefreshDataset: _refresh_dataset,
+    DeleteDataset: _delete_dataset,
+}
+"""The verb of each request, with the seconds that nodes may take to get ready."""

@@ -1,0 +1,70 @@
+"""Bodies of HTTP requests: what a request declares, and nothing that its host sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from lab.api.http import bodies
+from lab.api.http.bodies import NAMES
+from lab.api.jobs.work import WORK
+from lab.errors import InvalidSpec
+from lab.requests.datasets import CreateDataset
+from lab.requests.labs import BranchLab, CreateLab
+from lab.requests.request import Request, check, marked, of_body, said, subject
+
+KINDS = sorted(
+    {work.request for work in WORK.values()} | set(NAMES), key=lambda kind: kind.__name__
+)
+EXAMPLES: dict[str, Any] = {"blueprint": "pxc", "name": "shop", "source": "lab:a", "node": "n1",
+                            "recipe": "mariadb"}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
+def test_what_the_service_sets_is_marked(kind: type[Request]) -> None:
+    """Protects other projects: a request says neither whose it is nor where it lies."""
+    service = {"created_at", "owner", "upload", "lab_created_at", "pool", "files", "expires_at"}
+    assert not set(of_body(kind)) & (service | {"lab", "scheduled"})
+    assert set(marked(kind, "host only")) | set(subject(kind)) | set(of_body(kind)) == set(
+        kind.__struct_fields__
+    )
+
+
+@pytest.mark.parametrize("kind", list(NAMES), ids=lambda kind: kind.__name__)
+def test_fields_of_the_host_are_refused(kind: type[Request]) -> None:
+    """Protects paths of the host and names of owners: over HTTP they are unknown fields."""
+    given = {name: EXAMPLES[name] for name in EXAMPLES if name in of_body(kind)}
+    assert type(bodies.read(kind, given)) is kind
+    for field in {**marked(kind, "host only"), **subject(kind)}:
+        with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+            bodies.read(kind, {**given, field: "x"})
+
+
+def test_a_null_and_a_text_with_a_unit_are_read() -> None:
+    """Protects the forms that the documents promise."""
+    found = bodies.read(
+        CreateLab, {"blueprint": "pxc", "name": None, "nodes": None, "ttl": "1h", "memory": "1G"}
+    )
+    assert found == CreateLab(blueprint="pxc", ttl=3600.0, memory=1 << 30)
+    assert found.spec.nodes == 3
+    listed = bodies.read(CreateDataset, {"name": "crm", "source": "lab:a", "tables": ["a.b"]})
+    assert listed.tables == ("a.b",)
+
+
+@pytest.mark.parametrize("kind", list(NAMES), ids=lambda kind: kind.__name__)
+def test_what_a_client_sends_is_read(kind: type[Request]) -> None:
+    """Protects both ends of the service: the body that is made of a request makes that request."""
+    given = {name: EXAMPLES[name] for name in EXAMPLES if name in of_body(kind)}
+    request = bodies.read(kind, given)
+    assert bodies.read(kind, said(request)) == request
+
+
+def test_limits_hold_on_the_command_line() -> None:
+    """Protects a host from what its service would refuse."""
+    assert check(BranchLab(lab="shop", count=2)).count == 2
+    with pytest.raises(InvalidSpec, match=r"count is invalid: .* <= 50"):
+        check(BranchLab(lab="shop", count=51))
+    with pytest.raises(InvalidSpec, match="at is invalid"):
+        check(BranchLab(lab="shop", at="no label"))
