@@ -25,6 +25,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import of_lab
 from lab.lifecycle.datasets.load import (
     MASK,
+    Load,
     load,
     loader_size,
     loading_options,
@@ -363,10 +364,11 @@ def _loaded(
     base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
     options = loading_options(made.settings, made.my_cnf)
     check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])
+    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     with images.using(ctx, base) as image:
 
         def fill(key: str) -> tuple[Provenance, BuiltImage]:
-            done = load(ctx, key, image, made, name, source, accept)
+            done = load(ctx, key, Load(name, image, made, source, accept, rules))
             return done, publish.derive(ctx, key, images.built(ctx, base.key))
 
         yield _Filling(base.name, base.recipe.engine, base.key, fill)

@@ -14,7 +14,6 @@ from lab.datasets import directory
 from lab.datasets.dump import STATEMENT_LIMIT
 from lab.datasets.generate import estimate
 from lab.datasets.rules import Rules
-from lab.datasets.rules import parse as parse_rules
 from lab.datasets.source import (
     BackupDirectory,
     BackupStream,
@@ -88,40 +87,45 @@ class _Data:
         return (self.backup.size if self.backup else 0) + (self.spool.size if self.spool else 0)
 
 
-def load(
-    ctx: Context,
-    key: str,
-    image: Image,
-    made: Provenance,
-    name: str,
-    source: Source,
-    accept: Accept,
-) -> Provenance:
-    """Make the disks of the image ``key`` with the data of ``source``; what is known of them.
+@dataclass(frozen=True)
+class Load:
+    """What is loaded for a version of the dataset ``name``."""
 
-    ``name``: the dataset's; ``accept``: of the tables that are there then. Raises InvalidSpec,
-    HostUnfit, LimitReached and NotReady; what was made stays if it fails.
+    name: str
+    image: Image
+    """Whose server loads it, into clones of its disks."""
+    made: Provenance
+    source: Source
+    accept: Accept
+    """Of the tables that are there then."""
+    rules: Rules | None
+    """By which it is masked; None: it is not."""
+
+
+def load(ctx: Context, key: str, asked: Load) -> Provenance:
+    """Make the disks of the image ``key`` with the data of a source; what is known of them.
+
+    Raises InvalidSpec, HostUnfit, LimitReached and NotReady; what was made stays if it fails.
     """
+    made, source, work = asked.made, asked.source, ctx.home.build(key)
     files = [Path(file) for file in made.files]
-    rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
-    work = ctx.home.build(key)
     try:
         isolate.remove_tree(work)
         make_directory(work, PRIVATE)
-        _check_room(ctx, source, files, masks=rules is not None)
+        _check_room(ctx, source, files, masks=asked.rules is not None)
         if made.sql:
             files.append(_further(work, made.sql))
-        data = _data(ctx, source, files, work, image, made, name)
-        if data.spool is not None and data.backup is None and accept is not anything:
+        data = _data(ctx, asked, files, work)
+        if data.spool is not None and data.backup is None and asked.accept is not anything:
             check_source(data.spool.found, str(source))
-        _check_growth(ctx, source, data.size, masks=rules is not None)
-        server, found = _loaded(ctx, Owner("image", key), image, data, rules, made, name)
+        _check_growth(ctx, source, data.size, masks=asked.rules is not None)
+        server, found = _loaded(ctx, Owner("image", key), asked, data)
         with ctx.progress.step("rest", "stopping the server"):
             if made.warm:
                 server.try_queries(made.warm)
             tables, columns = server.analyse(), columns_of(server)
-            accept(tables)
-            server.rest(image)
+            asked.accept(tables)
+            server.rest(asked.image)
     finally:
         isolate.remove_tree(work)
     if foreign := [t for t in tables if t.engine.lower() not in ("innodb", "sequence")]:
@@ -137,17 +141,9 @@ def load(
     )
 
 
-def _data(
-    ctx: Context,
-    source: Source,
-    files: Sequence[Path],
-    work: Path,
-    image: Image,
-    made: Provenance,
-    name: str,
-) -> _Data:
+def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data:
     """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
-    engine, backup, sql = image.engine, None, None
+    source, engine, backup, sql = asked.source, asked.image.engine, None, None
     with ctx.progress.step("read", f"reading {source}"):
         pace = ByteProgress(ctx.progress, "read", size_of(source, files))
         read = _Watch(ctx, pace)
@@ -162,8 +158,9 @@ def _data(
             sql = source
         limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
         spool = apart.spool(
-            sql, files, work / "spool", name, read, made.selection, limit=limit, seconds=seconds
-        )
+            sql, files, work / "spool", asked.name, read, asked.made.selection, limit=limit,
+            seconds=seconds,
+        )  # fmt: skip
     for misfit in suits(spool.found, engine.name, engine.version):
         if misfit.fatal:
             raise InvalidSpec(f"{source}: {misfit.what}", hint=misfit.hint)
@@ -198,26 +195,19 @@ class _Watch:
         self.pace(done)
 
 
-def _loaded(
-    ctx: Context,
-    owner: Owner,
-    image: Image,
-    data: _Data,
-    rules: Rules | None,
-    made: Provenance,
-    name: str,
-) -> tuple[Server, Outside]:
+def _loaded(ctx: Context, owner: Owner, asked: Load, data: _Data) -> tuple[Server, Outside]:
     """A server on the disks of ``owner``, and what the source had beside databases.
 
-    With ``rules`` one that has only masked data.
+    With masking rules one that has only masked data.
 
     Masking leaves what was there in undo logs, redo logs and free blocks. So a first server loads
     and masks, and its dump is loaded by a second one on fresh disks.
     """
-    profile, options = ctx.settings.profile_of(""), loading_options(made.settings, made.my_cnf)
+    image, made, profile = asked.image, asked.made, ctx.settings.profile_of("")
+    options = loading_options(made.settings, made.my_cnf)
     size = replace(loader_size(), disk=_disk(ctx, image, _GROWTH * data.size))
-    disks = _disks(ctx, owner, BASE if rules is None else STAGE, data)
-    if rules is None:
+    disks = _disks(ctx, owner, BASE if asked.rules is None else STAGE, data)
+    if asked.rules is None:
         server = boot(ctx, owner, BASE, image, size, profile, disks, options)
         _fill(server, data)
         found = outside(server, masked=False)
@@ -228,7 +218,7 @@ def _loaded(
         _fill(server, data)
         found = outside(server, masked=True)
         with ctx.progress.step("mask", "masking the data"):
-            columns = mask(server, rules, _secret(ctx, owner, name))
+            columns = mask(server, asked.rules, _secret(ctx, owner, asked.name))
             accounts = bool(found.accounts)
             written = transfer.write(
                 server, _MASKED, columns, accounts=accounts, files=data.backup is None
