@@ -9,6 +9,10 @@ Characters whose second byte can be a backslash, a tab or an end of line are wri
 backslash before it, so nobody can tell where a value ends: tables with such columns are refused.
 
 A row is a line of the SQL as well.
+
+``mariadb-import`` is no substitute: that of 10.11 knows no ``--dir``; with ``--local`` it succeeds
+on rows that lack a value, or have one that is too long or a key twice, and changes or omits them;
+where the server reads the files, its errors name a table, and a row at best, but no file.
 """
 
 from __future__ import annotations
