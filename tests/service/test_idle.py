@@ -6,11 +6,9 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,12 +20,12 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import status
 from lab.lifecycle.service.activity import activity, count_of, is_busy
 from lab.lifecycle.snapshots import snapshot
-from lab.observe.account import Account
 from lab.observe.ask import LOOK
 from lab.observe.ways import Rows
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
 from lab.units import parse_time
+from tests.support.asking import asking
 from tests.support.mariadb_server import NoServer, server
 from tests.support.serve_world import BODY, Site, site
 
@@ -115,21 +113,13 @@ def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
     def opener(settings: Settings) -> Iterator[Context]:
         with open_context(settings) as ctx:
 
-            def sql(
-                account: Account,
-                port: int,
-                statements: Sequence[str],
-                *,
-                timeout: float,
-                whole: bool = False,
-            ) -> list[Rows]:
-                if not silent.is_set():
-                    return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
-                asked.append(port)
-                time.sleep(timeout)
-                raise NotReady(f"no answer at {port}")
+            def keep_silent(port: int, timeout: float) -> None:
+                if silent.is_set():
+                    asked.append(port)
+                    time.sleep(timeout)
+                    raise NotReady(f"no answer at {port}")
 
-            yield replace(ctx, sql_all=sql)
+            yield asking(ctx, keep_silent)
 
     with site(tmp_path, opener) as here:
         labs = [here.make(f"silent-{number}", idle=60, nodes=1) for number in range(6)]
@@ -164,12 +154,8 @@ def test_each_node_is_asked_on_one_connection(here: Site) -> None:
     here.make("once", idle=60)
     connected: list[int] = []
     with here.service.core.contexts.use() as ctx:
-
-        def sql(account: Account, port: int, *more: Any, **named: Any) -> list[Rows]:
-            connected.append(port)
-            return ctx.sql_all(account, port, *more, **named)
-
-        activity(replace(ctx, sql_all=sql), "once", patience=5.0)
+        counted = asking(ctx, lambda port, _: connected.append(port))
+        activity(counted, "once", patience=5.0)
         ports = [node.sql_port for node in ctx.store.nodes.of("once")]
     assert sorted(connected) == ports
 

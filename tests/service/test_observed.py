@@ -32,6 +32,7 @@ from lab.observe.ways import Rows
 from lab.state.records import LabWithNodes
 from lab.units import parse_time
 from lab.wait import Deadline, until
+from tests.support.asking import asking
 from tests.support.serve_world import Site, site
 
 
@@ -45,22 +46,13 @@ class Servers:
     @contextmanager
     def opener(self, settings: Settings) -> Iterator[Context]:
         with open_context(replace(settings, answer_timeout=2.0)) as ctx:
+            yield asking(ctx, self._before)
 
-            def sql_all(
-                account: Account,
-                port: int,
-                statements: Sequence[str],
-                *,
-                timeout: float,
-                whole: bool = False,
-            ) -> list[Rows]:
-                self.asked[port] += 1
-                if port in self.silent:
-                    time.sleep(timeout)
-                    raise NotReady(f"no SQL at {port}", details=["no answer"])
-                return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
-
-            yield replace(ctx, sql_all=sql_all)
+    def _before(self, port: int, timeout: float) -> None:
+        self.asked[port] += 1
+        if port in self.silent:
+            time.sleep(timeout)
+            raise NotReady(f"no SQL at {port}", details=["no answer"])
 
     def silence(self, lab: dict[str, list[dict[str, int]]]) -> None:
         self.silent.update(node["sql_port"] for node in lab["nodes"])

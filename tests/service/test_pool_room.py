@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +18,10 @@ from lab.config.settings import Settings
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Context, open_context
 from lab.names import EVERYWHERE
-from lab.observe.account import Account
 from lab.observe.observer import IDLE_EVERY
-from lab.observe.ways import Rows
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
+from tests.support.asking import asking
 from tests.support.lifecycle_world import World
 from tests.support.page_visit import visit
 from tests.support.pool_world import members, pool, until, until_full
@@ -256,22 +255,13 @@ def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
     def opener(settings: Settings) -> Iterator[Context]:
         with open_context(settings) as ctx:
 
-            def sql(
-                account: Account,
-                port: int,
-                statements: Sequence[str],
-                *,
-                timeout: float,
-                whole: bool = False,
-            ) -> list[Rows]:
-                del whole
+            def hold_the_first(_port: int, _timeout: float) -> None:
                 waits = not answer.is_set() and not asked.is_set()
                 asked.set()
                 if waits:
                     answer.wait(10)
-                return ctx.sql_all(account, port, statements, timeout=timeout)
 
-            yield replace(ctx, sql_all=sql)
+            yield asking(ctx, hold_the_first)
 
     with site(tmp_path, opener, pool=(pool(1),)) as here:
         until_full(here, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +21,11 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.snapshots import snapshot
-from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec
+from tests.support.asking import asking
 from tests.support.lifecycle_world import SIZE, World, count, roles
 
 SPEC = LabSpec("group", name="shop", size=SIZE)
@@ -97,21 +96,12 @@ def test_a_busy_host_does_not_make_a_ready_lab_unreachable(tmp_path: Path) -> No
     """Protects the word of `up`: nodes that were ready just now need more than the usual time."""
     world = World(tmp_path, answer_timeout=0.6)
     with world.open() as ctx:
-        real = ctx.sql_all
 
-        def busy(
-            account: Account,
-            port: int,
-            statements: Sequence[str],
-            *,
-            timeout: float,
-            whole: bool = False,
-        ) -> list[Rows]:
+        def need_a_second(_port: int, timeout: float) -> None:
             if timeout < 1:
                 raise NotReady("no answer in time")
-            return real(account, port, statements, timeout=timeout, whole=whole)
 
-        made = up(replace(ctx, sql_all=busy), SPEC)
+        made = up(asking(ctx, need_a_second), SPEC)
         assert (made.state, roles(made)) == ("ready", ["primary", "secondary", "secondary"])
 
 

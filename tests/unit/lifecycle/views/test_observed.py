@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -27,10 +26,10 @@ from lab.observe.account import Account
 from lab.observe.sql import ask as ask_sql
 from lab.observe.sql import ask_all
 from lab.observe.states import LAB_STATES, NODE_STATES, LabState, NodeState
-from lab.observe.ways import Rows
 from lab.options import Options
 from lab.wait import Deadline, until
 from tests import ROOT
+from tests.support.asking import asking
 from tests.support.lifecycle_world import World, make_template, named
 
 N1, N2, N3 = (GuestName(f"lab-shop-n{number}") for number in (1, 2, 3))
@@ -56,21 +55,12 @@ def shown(ctx: Context) -> tuple[str, list[str]]:
 def silent(ctx: Context, *ports: int, over: threading.Event) -> Context:
     """``ctx`` with servers that accept a connection and then answer nothing."""
 
-    def sql(
-        account: Account,
-        port: int,
-        statements: Sequence[str],
-        *,
-        timeout: float,
-        whole: bool = False,
-    ) -> list[Rows]:
-        del whole
+    def say_nothing(port: int, _timeout: float) -> None:
         if port in ports:
             over.wait(30)
             raise NotReady("the test is over")
-        return ctx.sql_all(account, port, statements, timeout=timeout)
 
-    return replace(ctx, sql_all=sql)
+    return asking(ctx, say_nothing)
 
 
 def test_a_node_left_alone_is_not_ready(world: World) -> None:
@@ -132,20 +122,12 @@ def test_nodes_of_a_busy_host_are_ready_if_they_answer_late(world: World) -> Non
     with world.open() as ctx:
         up(ctx, named("shop", blueprint="replication", nodes=3, options=Options(topology="chain")))
 
-        def late(
-            account: Account,
-            port: int,
-            statements: Sequence[str],
-            *,
-            timeout: float,
-            whole: bool = False,
-        ) -> list[Rows]:
+        def answer_late(_port: int, timeout: float) -> None:
             time.sleep(min(0.3, timeout))
             if timeout < 0.3:
                 raise NotReady("no answer in time")
-            return ctx.sql_all(account, port, statements, timeout=timeout, whole=whole)
 
-        view = lab(replace(ctx, sql_all=late), "shop")
+        view = lab(asking(ctx, answer_late), "shop")
         assert [node.state for node in view.nodes] == ["ready"] * 3
 
 
