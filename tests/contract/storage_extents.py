@@ -15,6 +15,7 @@ from tests.contract.storage_place import (
     SIZE,
     TAGS,
     Place,
+    check_layers,
     interrupted,
     labels,
     layered,
@@ -35,15 +36,7 @@ class Extents:
             storage.destroy(vol(name))
         assert made == VolumeSnapshot(vol("a"), "copied", 2 * SIZE)
         assert storage.snapshots(vol("a")) == [made]
-        volume = storage.get(vol("a"))
-        assert (volume.size, dict(volume.tags)) == (2 * SIZE, TAGS)
-        for copy in (volume, storage.clone(made, vol("b"), {})):
-            assert place.get(copy, 0, 5) == b"below"
-            assert place.get(copy, MIB, 4096) == bytes(4096)
-            assert place.get(copy, 3 * MIB, 5) == b"above"
-            assert place.get(copy, 2 * SIZE - 4, 4) == b"tail"
-        place.put(volume, 0, b"write")
-        assert place.get(storage.clone(made, vol("c"), {}), 0, 5) == b"below"
+        check_layers(place, storage, made)
         storage.persist([made])
         assert storage.sweep() == []
 

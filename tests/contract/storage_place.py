@@ -81,3 +81,16 @@ def destroy_all(storage: Storage) -> None:
                 storage.destroy(volume.name)
         left = storage.volumes()
         assert len(left) < count, "the clones go round in a circle"
+
+
+def check_layers(place: Place, storage: Storage, made: VolumeSnapshot) -> None:
+    """``made``, of the volume ``a``, and its clones hold what ``layered`` wrote."""
+    volume = storage.get(vol("a"))
+    assert (volume.size, dict(volume.tags)) == (2 * SIZE, TAGS)
+    for copy in (volume, storage.clone(made, vol("b"), {})):
+        assert place.get(copy, 0, 5) == b"below"
+        assert place.get(copy, MIB, 4096) == bytes(4096)
+        assert place.get(copy, 3 * MIB, 5) == b"above"
+        assert place.get(copy, 2 * SIZE - 4, 4) == b"tail"
+    place.put(volume, 0, b"write")
+    assert place.get(storage.clone(made, vol("c"), {}), 0, 5) == b"below"

@@ -16,6 +16,7 @@ from tests.contract.storage_place import (
     SIZE,
     TAGS,
     Place,
+    check_layers,
     interrupted,
     labels,
     layered,
@@ -34,15 +35,7 @@ class Streams:
         made = storage.receive(vol("a"), io.BytesIO(stream), TAGS)
         assert made == VolumeSnapshot(vol("a"), "s.1", 2 * SIZE)
         assert storage.snapshots(vol("a")) == [made]
-        volume = storage.get(vol("a"))
-        assert (volume.size, dict(volume.tags)) == (2 * SIZE, TAGS)
-        for copy in (volume, storage.clone(made, vol("b"), {})):
-            assert place.get(copy, 0, 5) == b"below"
-            assert place.get(copy, MIB, 4096) == bytes(4096)
-            assert place.get(copy, 3 * MIB, 5) == b"above"
-            assert place.get(copy, 2 * SIZE - 4, 4) == b"tail"
-        place.put(volume, 0, b"write")
-        assert place.get(storage.clone(made, vol("c"), {}), 0, 5) == b"below"
+        check_layers(place, storage, made)
 
     def test_holes_are_not_sent(self, place: Place, storage: Storage) -> None:
         assert len(_sent(place, storage)) < 4 * MIB

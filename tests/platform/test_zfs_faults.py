@@ -16,17 +16,7 @@ from lab.storage.zfs.driver import ZfsStorage
 from tests.contract import zfs_site
 from tests.contract.storage_contract import Place
 from tests.contract.storage_place import MIB, SIZE, TAGS, labels, names, origin, vol
-from tests.contract.zfs_site import below, open_zfs, zfs, zpool
-
-
-@pytest.fixture
-def place(parent: str, tmp_path: Path) -> Place:
-    return zfs_site.place(parent, tmp_path)
-
-
-@pytest.fixture
-def storage(parent: str, tmp_path: Path) -> ZfsStorage:
-    return open_zfs(parent, tmp_path, "home")
+from tests.contract.zfs_site import below, zfs, zpool
 
 
 @pytest.fixture

@@ -24,16 +24,6 @@ from tests.contract.storage_place import MIB, SIZE, TAGS, labels, names, origin,
 from tests.contract.zfs_site import below, open_zfs, zfs
 
 
-@pytest.fixture
-def place(parent: str, tmp_path: Path) -> Place:
-    return zfs_site.place(parent, tmp_path)
-
-
-@pytest.fixture
-def storage(parent: str, tmp_path: Path) -> ZfsStorage:
-    return open_zfs(parent, tmp_path, "home")
-
-
 def test_what_is_made_is_what_the_manual_says(
     place: Place, storage: ZfsStorage, parent: str
 ) -> None:
