@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from lab.errors import HostUnfit, LabError
 from lab.names import GuestName
@@ -56,10 +56,14 @@ class Network:
     second."""
 
 
+BootKind = Literal["direct", "firmware"]
+
+
 @dataclass(frozen=True)
 class DirectBoot:
     """Boot this kernel without firmware."""
 
+    kind: ClassVar[BootKind] = "direct"
     kernel: Path
     initrd: Path
     cmdline: str
@@ -69,6 +73,8 @@ class DirectBoot:
 class FirmwareBoot:
     """Boot from the first disk's EFI system partition."""
 
+    kind: ClassVar[BootKind] = "firmware"
+
 
 @dataclass(frozen=True)
 class GuestShape:
@@ -77,7 +83,7 @@ class GuestShape:
     memory: int
     cpus: int
     disks: int
-    boot: Literal["direct", "firmware"]
+    boot: BootKind
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,7 @@ class GuestSpec:
     @property
     def shape(self) -> GuestShape:
         """The part that a RAM image depends on."""
-        boot: Literal["direct", "firmware"] = (
-            "direct" if isinstance(self.boot, DirectBoot) else "firmware"
-        )
-        return GuestShape(self.memory, self.cpus, len(self.disks), boot)
+        return GuestShape(self.memory, self.cpus, len(self.disks), self.boot.kind)
 
 
 @dataclass(frozen=True)

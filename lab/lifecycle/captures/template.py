@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, replace
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 from lab.errors import CommandFailed, Conflict, Interrupted, LabError, NotFound, NotReady
-from lab.hypervisor import DirectBoot, GuestShape
+from lab.hypervisor import GuestShape
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture
@@ -182,10 +182,8 @@ def key_of(ctx: Context, order: Order, images: Images) -> str:
 
 def shape_of(image: Image, size: NodeSize) -> GuestShape:
     """What of a template's guest decides whether its RAM fits."""
-    boot: Literal["direct", "firmware"] = (
-        "direct" if isinstance(image.boot, DirectBoot) else "firmware"
-    )
-    return GuestShape(size.memory, size.cpus, len(image.volumes) + 1, boot)
+    disks = len(image.volumes) + 1  # its seed
+    return GuestShape(size.memory, size.cpus, disks, image.boot.kind)
 
 
 def fitting(ctx: Context, capture: Capture, images: Images) -> Capture:
