@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 
 from lab.api.jobs import stored
-from lab.datasets.source import LabCapture, Source
+from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
 from lab.errors import Conflict, Interrupted, LabError, NotFound
 from lab.lifecycle.core.context import Context
@@ -379,7 +379,7 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
     upload = ctx.home.uploads / request.upload if request.upload else None
     done = datasets.made_by(ctx, task.job.id) if task.again else None
     try:
-        _check_same_lab(ctx, parse_source(request.source), request.lab_created_at)
+        _check_same_lab(ctx, request)
         made = done or perform(ctx, request)
     finally:
         if upload is not None:
@@ -387,11 +387,14 @@ def create_dataset(ctx: Context, task: Task[CreateDataset]) -> str:
     return _version(made)
 
 
-def _check_same_lab(ctx: Context, source: Source, created_at: float | None) -> None:
+def _check_same_lab(ctx: Context, request: CreateDataset) -> None:
     """Raise NotFound if the lab of the source was replaced by another of its name."""
-    if isinstance(source, LabCapture) and created_at is not None:
+    if request.lab_created_at is None:
+        return
+    source = parse_source(request.source)
+    if isinstance(source, LabCapture):
         record = ctx.store.labs.get(source.lab)
-        if record.created_at != created_at:
+        if record.created_at != request.lab_created_at:
             raise NotFound(
                 f"the lab {source.lab} was removed and created again after this request",
                 hint="repeat the request if the new lab is meant",

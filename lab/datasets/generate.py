@@ -9,8 +9,9 @@ clauses 1.3 (columns) and 4.3 (rows and values). The names of tables and columns
 Percona's tpcc-mysql. Not as specified: dates are constant, so that the data is.
 
 ``sysbench prepare``, which the images have, is no substitute. sysbench 1.0.20 makes the same rows
-for each ``--rand-seed``; with two threads they are in other tables from run to run; and it is not
-faster than the client that reads this SQL (400,000 rows: 5.1 to 9.3 s, and 4.7 to 7.0 s).
+for each ``--rand-seed``; with two threads they are in other tables from run to run; with one it is
+not faster than the client that reads this SQL (400,000 rows in an emulated guest: 47 to 50 s, and
+43 to 47 s).
 """
 
 from __future__ import annotations

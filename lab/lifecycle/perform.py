@@ -6,7 +6,6 @@ Each verb is imported when it is called: a command does not wait for what only o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from lab.lifecycle.core.context import Context
@@ -132,13 +131,9 @@ def _delete_template(ctx: Context, asked: DeleteTemplate, _: float) -> None:
 
 
 def _create_dataset(ctx: Context, asked: CreateDataset, _: float) -> DatasetView:
-    from lab.datasets.source import DumpFile, Uploaded, parse
     from lab.lifecycle.datasets import dataset
 
-    source, upload = parse(asked.source), ctx.home.uploads / asked.upload
-    if isinstance(source, Uploaded) and upload.is_file():
-        source = DumpFile(upload, source.packing, str(source))
-    return dataset.create(ctx, asked, source, files=[Path(file) for file in asked.files])
+    return dataset.create(ctx, asked)
 
 
 def _refresh_dataset(ctx: Context, asked: RefreshDataset, _: float) -> DatasetView:

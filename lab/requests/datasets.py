@@ -54,7 +54,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
         str, Meta(max_length=1 << 19, description="SQL that is executed after the source.")
     ] = ""
     files: Annotated[tuple[str, ...], HOST_ONLY] = ()
-    """The paths of further files of SQL, executed after ``sql``."""
+    """The paths of further files of SQL, executed before ``sql``."""
     tables: Annotated[
         tuple[_Name, ...],
         Meta(max_length=200, description="Of a server: only these tables."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from lab.datasets import source as sources
 from lab.datasets.live import require_server
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import LabCapture, Source, StandardInput, Uploaded
+from lab.datasets.source import DumpFile, LabCapture, Source, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import load as load_recipe
@@ -49,32 +49,22 @@ from lab.state.store import Store
 from lab.views.datasets import DatasetView, PersonalColumn
 
 
-def create(
-    ctx: Context,
-    asked: CreateDataset,
-    source: Source | None = None,
-    *,
-    files: Sequence[Path] = (),
-) -> DatasetView:
-    """Make the first version of a dataset from its source, and then of SQL ``files`` of this host.
+def create(ctx: Context, asked: CreateDataset) -> DatasetView:
+    """Make the first version of a dataset from its source, and then of the further SQL.
 
-    ``source``: what the text of the request names, where that is known. Its engine is MariaDB,
-    which labs of the blueprint must be able to use. Nothing is left when it fails. Raises
-    InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
+    Its engine is MariaDB, which labs of the blueprint must be able to use. Nothing is left when it
+    fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
     name, plan = asked.name, asked.blueprint
     check_dataset_name(name)
-    source = source or sources.parse(asked.source)
-    if isinstance(source, Uploaded):
-        raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
-    selection = asked.selection
+    source, selection = _source(ctx, asked), asked.selection
     require_server(selection, source)
     if selection.defaults_file:
         path = str(Path(selection.defaults_file).absolute())
         selection = replace(selection, defaults_file=path)
     lab_project = ""
     if isinstance(source, LabCapture):
-        plan = _check_lab(ctx, source, asked, files)
+        plan = _check_lab(ctx, source, asked)
         lab_project = record_of(ctx, source.lab).project
     elif asked.engine:
         check_engine(plan, asked.engine)
@@ -82,7 +72,7 @@ def create(
     made = Provenance(
         asked.source,
         plan,
-        tuple(str(Path(file).absolute()) for file in files),
+        tuple(str(Path(file).absolute()) for file in asked.files),
         asked.keep,
         check_rules(asked.mask),
         selection,
@@ -98,6 +88,17 @@ def create(
     with _series(ctx, name):
         check_free(ctx.store, name, ctx.origin.project)
         return _make(ctx, name, made, source, ctx.origin.project, accept)
+
+
+def _source(ctx: Context, asked: CreateDataset) -> Source:
+    """What the text of a request names; raises InvalidSpec."""
+    source = sources.parse(asked.source)
+    if not isinstance(source, Uploaded):
+        return source
+    upload = ctx.home.uploads / asked.upload
+    if not upload.is_file():
+        raise InvalidSpec(f"{source} is not there any more", hint="upload the file again")
+    return DumpFile(upload, source.packing, str(source))
 
 
 def check_free(store: Store, name: str, project: str) -> None:
@@ -282,9 +283,7 @@ def check_engine(plan: str, engine: str) -> None:
         )
 
 
-def _check_lab(
-    ctx: Context, source: LabCapture, asked: CreateDataset, files: Sequence[Path]
-) -> str:
+def _check_lab(ctx: Context, source: LabCapture, asked: CreateDataset) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
     if asked.engine:
@@ -296,7 +295,7 @@ def _check_lab(
     if not family_of(record.engine).loads_datasets:
         loading = " or ".join(dataset_families())
         raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is {loading}")
-    if files or asked.mask or asked.sql or asked.settings or asked.my_cnf:
+    if asked.files or asked.mask or asked.sql or asked.settings or asked.my_cnf:
         raise InvalidSpec(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
             " options",

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 
 from lab.datasets.columns import Column
-from lab.datasets.source import DumpFile
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
@@ -105,7 +105,7 @@ def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
     packed, more = tmp_path / "shop.sql.gz", tmp_path / "more.sql"
     packed.write_bytes(gzip.compress(DUMP))
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
-    dataset.create(ctx, CreateDataset(name="shop", source=str(packed)), files=[more])
+    dataset.create(ctx, CreateDataset(name="shop", source=str(packed), files=(str(more),)))
     up(ctx, replace(OF_SHOP, name="a"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
@@ -410,20 +410,24 @@ def test_columns_are_limited() -> None:
 def test_an_upload(ctx: Context, dump: Path) -> None:
     """Protects clients of the service: messages have the name that they know."""
     sql = "INSERT INTO people VALUES (3, 'Edith');"
-    asked = CreateDataset(name="shop", source="upload:mine.sql", sql=sql)
-    sent = DumpFile(dump, shown=asked.source)
-    made = dataset.create(ctx, asked, sent)
+    sent = ctx.home.upload("t", "1") / "mine.sql"
+    sent.parent.mkdir(parents=True)
+    sent.write_bytes(dump.read_bytes())
+    asked = CreateDataset(name="shop", source="upload:mine.sql", sql=sql, upload="t/1/mine.sql")
+    made = dataset.create(ctx, asked)
     assert made.source == "upload:mine.sql"
     up(ctx, replace(OF_SHOP, name="a"))
     assert len(names(ctx, "a")[0]) == 3  # type: ignore[arg-type]
     assert (ctx.home.image(made.image) / "dataset.json").stat().st_mode & 0o777 == 0o600
     with pytest.raises(InvalidSpec, match="cannot be read again"):
         dataset.refresh(ctx, "shop")
-    dump.write_bytes(DUMP.replace(b"INTO people", b"INTO persons"))
+    sent.write_bytes(DUMP.replace(b"INTO people", b"INTO persons"))
+    other = structs.replace(asked, name="other", sql="")
     with pytest.raises(InvalidSpec, match=r"^upload:mine.sql: statement 4"):
-        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"), sent)
+        dataset.create(ctx, other)
+    sent.unlink()
     with pytest.raises(InvalidSpec, match="not there any more"):
-        dataset.create(ctx, CreateDataset(name="other", source="upload:mine.sql"))
+        dataset.create(ctx, other)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,9 @@ def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
 def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         dataset.create(ctx, CreateDataset(name="crm", source="lab:other"))
+    more = CreateDataset(name="crm", source="lab:shop", files=(str(tmp_path / "x.sql"),))
     with pytest.raises(InvalidSpec, match="neither masked nor with further SQL"):
-        dataset.create(
-            ctx, CreateDataset(name="crm", source="lab:shop"), files=[tmp_path / "x.sql"]
-        )
+        dataset.create(ctx, more)
     snapshot.take(ctx, TakeSnapshot(lab="shop", name="cold", disks_only=True))
     with pytest.raises(InvalidSpec, match="no RAM") as caught:
         dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@cold"))

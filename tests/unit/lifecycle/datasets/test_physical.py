@@ -71,7 +71,7 @@ def test_streams_and_further_sql(ctx: Context, tmp_path: Path, name: str, packed
     data, more = stream(files(DATA, prepared=True)), tmp_path / "more.sql"
     path = streamed(tmp_path / name, gzip.compress(data) if packed else data)
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
-    dataset.create(ctx, CreateDataset(name="shop", source=str(path)), files=[more])
+    dataset.create(ctx, CreateDataset(name="shop", source=str(path), files=(str(more),)))
     up(ctx, replace(OF_SHOP, name="a"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
@@ -80,7 +80,7 @@ def test_sql_that_is_wrong_is_named(ctx: Context, world: World, backup: Path) ->
     before, more = world.there(), backup.parent / "more.sql"
     more.write_text("DELETE FROM people WHERE id = 1;\nDELETE FROM persons;\n")
     with pytest.raises(InvalidSpec, match=r"more\.sql: statement 2, at line 2"):
-        dataset.create(ctx, CreateDataset(name="shop", source=str(backup)), files=[more])
+        dataset.create(ctx, CreateDataset(name="shop", source=str(backup), files=(str(more),)))
     assert world.there() == before
 
 
@@ -221,7 +221,8 @@ def test_it_fails(world: World, backup: Path, error: BaseException) -> None:
         hook = Counter(step, raising(error))
         with world.open(hook) as ctx:
             try:
-                dataset.create(ctx, CreateDataset(name="shop", source=str(backup)), files=[more])
+                asked = CreateDataset(name="shop", source=str(backup), files=(str(more),))
+                dataset.create(ctx, asked)
                 dataset.remove(ctx, "shop")
             except (LabError, KeyboardInterrupt):
                 pass
