@@ -11,7 +11,7 @@ Percona's tpcc-mysql. Not as specified: dates are constant, so that the data is.
 ``sysbench prepare``, which the images have, is no substitute. sysbench 1.0.20 makes the same rows
 for each ``--rand-seed``; with two threads they are in other tables from run to run; with one it is
 not faster than the client that reads this SQL (400,000 rows in an emulated guest: 47 to 50 s, and
-43 to 47 s).
+43 to 49 s).
 """
 
 from __future__ import annotations
