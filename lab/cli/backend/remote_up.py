@@ -137,4 +137,4 @@ class LabCreation:
             with suppress(LabError):  # a service without room for another lab refuses a preview
                 found = self.client.preview(dataclasses.replace(spec, name=""), cold=asked.cold)
                 profile, image = found.profile, (image or spec.dataset) and found.image
-        return configuration.asked(spec, profile=profile, image=image)
+        return configuration.requested(spec, profile=profile, image=image)

@@ -113,7 +113,7 @@ def _check_accounts(record: LabRecord, spec: LabSpec) -> None:
 
 def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
     profile = ctx.settings.profile_of(spec.profile).name
-    return configuration.asked(
+    return configuration.requested(
         spec, profile=profile, image=spec.image and named(ctx, spec.image).key
     )
 

@@ -47,7 +47,7 @@ class Configuration:
     """What ``Options.shown`` returns, as JSON."""
 
 
-def asked(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
+def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
     """What ``spec`` requests; ``profile``: the name of its profile, or of the default.
 
     ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.

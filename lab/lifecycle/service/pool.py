@@ -66,7 +66,7 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     if chosen or asked.image or kept.blueprint != asked.blueprint or kept.dataset != asked.dataset:
         return False
     one, other = (
-        configuration.asked(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
+        configuration.requested(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
         for s in (kept, asked)
     )
     return not configuration.differs(one, other, exact=True)
@@ -92,9 +92,11 @@ def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: MemberKey
     """Whether a member is what a lab as ``spec``, made now, would be."""
     profile = settings.profile_of(spec.profile).name
     there = replace(configuration.of_record(record), recipe="", pool="")
-    asked = configuration.asked(replace(spec, engine=""), profile=profile, image=wanted.image)
+    requested = configuration.requested(
+        replace(spec, engine=""), profile=profile, image=wanted.image
+    )
     return (
-        not configuration.differs(there, asked, exact=True)
+        not configuration.differs(there, requested, exact=True)
         and (record.address, record.host) == (settings.publish, settings.published_as)
         and template.is_for(record.template or "", wanted.template)
     )

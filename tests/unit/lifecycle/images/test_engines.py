@@ -109,8 +109,8 @@ def test_a_lab_that_exists_is_of_the_requested_series(ctx: Context) -> None:
     there = configuration.of_record(record)
 
     def differs(engine: str) -> list[str]:
-        asked = configuration.asked(spec("galera", engine), profile=record.profile)
-        return configuration.differs(there, asked)
+        requested = configuration.requested(spec("galera", engine), profile=record.profile)
+        return configuration.differs(there, requested)
 
     assert differs("mariadb:10.11") == []
     assert differs("") == []

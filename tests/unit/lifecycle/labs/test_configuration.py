@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.errors import Conflict
-from lab.lifecycle.nodes.configuration import asked, check, differs, of_record, of_view
+from lab.lifecycle.nodes.configuration import check, differs, of_record, of_view, requested
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from lab.views.labs import LabView, NodeView
@@ -40,26 +40,26 @@ SPEC = LabSpec("pxc")
 )
 def test_here_and_remotely_alike(spec: LabSpec, found: list[str]) -> None:
     """The record of a lab and what a service says of it are judged by the same rule."""
-    wanted = asked(spec, profile=spec.profile or "balanced", image=spec.image)
+    wanted = requested(spec, profile=spec.profile or "balanced", image=spec.image)
     assert differs(of_record(RECORD), wanted) == differs(of_view(VIEW), wanted) == found
 
 
 def test_a_member_of_a_pool_is_not_taken() -> None:
-    wanted = asked(SPEC, profile="balanced")
+    wanted = requested(SPEC, profile="balanced")
     member = of_record(replace(RECORD, pool="small"))
     assert differs(member, wanted) == ["pool small, requested none"]
 
 
 def test_exact_leaves_nothing_open() -> None:
     """Pools: a lab of any engine is not one whose engine may be any."""
-    some, any_ = (asked(SPEC, profile="balanced", recipe=recipe) for recipe in ("mariadb", ""))
+    some, any_ = (requested(SPEC, profile="balanced", recipe=recipe) for recipe in ("mariadb", ""))
     assert differs(some, any_) == []
     assert differs(some, any_, exact=True) == ["recipe mariadb, requested any"]
 
 
 def test_the_message_names_what_differs() -> None:
     with pytest.raises(Conflict) as refused:
-        check("shop", of_record(RECORD), asked(replace(SPEC, nodes=5), profile="balanced"))
+        check("shop", of_record(RECORD), requested(replace(SPEC, nodes=5), profile="balanced"))
     assert refused.value.what == (
         "lab shop exists with a different configuration: nodes 3, requested 5"
     )
