@@ -16,17 +16,16 @@ _REPORT_EVERY = 1.0
 
 @dataclass(frozen=True)
 class Event:
-    """A step of the lifecycle.
-
-    ``step`` is stable (``clone``, ``restore``, ``ready`` ...), ``text`` is for people,
-    ``state`` is ``begin``, ``end``, ``fail``, ``note`` or ``update``, whose ``text`` says how far
-    the step is; ``seconds`` is set on end and fail.
-    """
+    """A step of the lifecycle."""
 
     step: str
+    """Its name, which is stable: ``clone``, ``restore``, ``ready`` ..."""
     state: str
+    """``begin``, ``end``, ``fail``, ``note`` or ``update``."""
     text: str = ""
+    """For people; of an ``update``: how far the step is."""
     seconds: float = 0.0
+    """How long it took; set on ``end`` and ``fail``."""
 
     def __post_init__(self) -> None:
         """Names in it are those of guests, servers and dumps: they reach terminals and logs."""

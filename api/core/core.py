@@ -59,12 +59,7 @@ class CachedSpace:
 
 @dataclass(frozen=True)
 class Core:
-    """The record, contexts of the lifecycle, what is observed, events, figures and limits.
-
-    ``trace``: None unless spans are exported. ``loads``: bytes of SQL that running jobs have read
-    so far, by the job's id. ``ready`` is set while requests are accepted, ``stopping`` from the
-    moment when the service begins to end.
-    """
+    """The record, contexts of the lifecycle, what is observed, events, figures and limits."""
 
     settings: Settings
     store: Store
@@ -73,6 +68,7 @@ class Core:
     events: EventLog
     metrics: Metrics
     trace: Trace | None
+    """None unless spans are exported."""
     pool: Pool
     admission: Admission
     space: CachedSpace
@@ -80,8 +76,11 @@ class Core:
     limits: Limits
     known: KnownTokens = field(default_factory=KnownTokens)
     loads: dict[str, int] = field(default_factory=dict)
+    """Bytes of SQL that running jobs have read so far, by the job's id."""
     ready: threading.Event = field(default_factory=threading.Event)
+    """Set while requests are accepted."""
     stopping: threading.Event = field(default_factory=threading.Event)
+    """Set from the moment when the service begins to end."""
 
     def job_began(self, job: JobRecord, traceparent: str) -> None:
         """A job begins to run; ``traceparent``: the span that its span is a child of, or empty."""

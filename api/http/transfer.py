@@ -37,19 +37,20 @@ Work = Callable[[int, Listener], ExportView | ImportView | UploadView]
 
 @dataclass
 class Transfer:
-    """One archive. ``allowed``, ``stopping``, ``idle`` are as in ``Tunnel``.
-
-    ``least``: bytes that the other side must send within ``idle`` seconds; else it is idle.
-    ``whole``: the other side has said that it sent all of it.
-    """
+    """One archive that is sent or received through a WebSocket."""
 
     socket: WebSocket
     allowed: Callable[[], bool]
+    """Whether the token is valid."""
     stopping: Callable[[], bool]
+    """Whether the service ends."""
     idle: float
+    """Seconds without ``least`` bytes after which it is closed."""
     least: int = 1
+    """Bytes that the other side must send within ``idle`` seconds; else it is idle."""
     carried: int = 0
     whole: bool = False
+    """Whether the other side reported that it sent all of it."""
     _pipe: int = -1
     _active: float = field(default_factory=time.monotonic)
     _marked: int = 0

@@ -29,18 +29,18 @@ Ending = tuple[int, str]
 
 @dataclass
 class Tunnel:
-    """A WebSocket, and a file (a connection or a terminal) that is not blocking.
-
-    ``allowed``: whether the token is valid; ``stopping``: whether the service ends. ``idle``:
-    seconds without a byte after which it is closed. ``carried``: bytes so far.
-    """
+    """A WebSocket, and a file (a connection or a terminal) that is not blocking."""
 
     socket: WebSocket
     file: int
     allowed: Callable[[], bool]
+    """Whether the token is valid."""
     stopping: Callable[[], bool]
+    """Whether the service ends."""
     idle: float
+    """Seconds without a byte after which it is closed."""
     carried: int = 0
+    """Bytes so far."""
     _active: float = field(default_factory=time.monotonic)
 
     async def run(self) -> str:

@@ -38,16 +38,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Arrow:
-    """A link. ``path``: as the attribute ``d`` of SVG; the text is at ``x``, ``y``.
-
-    ``known``: how it is known where it was not observed; else empty.
-    """
+    """A link between two nodes, with its text."""
 
     path: str
+    """The attribute ``d`` of SVG."""
     x: int
+    """Where the text is, with ``y``."""
     y: int
     text: str
     known: str = ""
+    """How it is known where it was not observed; else empty."""
 
 
 @dataclass(frozen=True)

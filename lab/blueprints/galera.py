@@ -45,21 +45,20 @@ _ARBITER_VIEW = "/var/lib/garbd/gvwstate.dat"
 
 @dataclass(frozen=True, kw_only=True)
 class Galera(server.Defaults):
-    """See Blueprint. ``engines`` differ: ``pxc`` prefers Percona's, ``galera`` is MariaDB's.
-
-    ``transient``: the errors 1047, 1205 and 1213. ``flush``: first a replicated statement that
-    changes nothing: executing it, a node notes its position in the cluster's history, which MariaDB
-    omits after a CREATE TABLE ... SELECT of its own. A node whose tables are ahead of its position
-    would receive that again when it starts, and leave as inconsistent. Then the redo log, and
-    with it the position.
-    """
+    """See Blueprint."""
 
     name: str
     engines: Mapping[str, str] = field(hash=False)
+    """``pxc`` prefers Percona's, ``galera`` is MariaDB's."""
     version: int = 1
     transfers: bool = True
     transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
+    """The errors 1047, 1205 and 1213."""
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")
+    """First a replicated statement that changes nothing: executing it, a node notes its position in
+    the cluster's history, which MariaDB omits after a CREATE TABLE ... SELECT of its own. A node
+    whose tables are ahead of its position would receive that again when it starts, and leave as
+    inconsistent. Then the redo log, and with it the position."""
     takes: frozenset[str] = server.COMMON | {"proxy", "arbiter"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:

@@ -26,16 +26,17 @@ PLAIN = VolumeProfile()
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume as it exists: ``size`` is what a guest sees, in bytes.
+    """A volume as it exists.
 
     All fields are constant while the volume exists, except ``path``, which a rollback may change.
-    ``path`` is what a hypervisor opens: a file, or a block device when ``format`` is block.
     """
 
     name: VolumeName
     path: Path
+    """What a hypervisor opens: a file, or a block device when ``format`` is block."""
     format: VolumeFormat
     size: int
+    """What a guest sees, in bytes."""
     tags: Tags
 
 
