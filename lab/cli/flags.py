@@ -24,6 +24,7 @@ from lab.units import parse_duration, parse_size
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues
     from lab.config.settings import Settings
+    from lab.requests.labs import CreateLab
     from lab.spec import LabSpec
 
 T = TypeVar("T")
@@ -356,6 +357,14 @@ def expand(verb: Callable[..., T]) -> Callable[..., T]:
 
     expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return expanded
+
+
+def creation_of(spec: LabSpec, creation: Creation, *, exist_ok: bool = False) -> CreateLab:
+    """The request for a lab; ``exist_ok``: or for the one that exists already."""
+    from lab.requests.labs import CreateLab, EnsureLab
+
+    kind = EnsureLab if exist_ok else CreateLab
+    return kind.of(spec, cold=creation.cold, keep_failed=creation.keep_failed)
 
 
 def wanted(

@@ -6,7 +6,7 @@ Each verb is imported when it is called: a command does not wait for what only o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.lifecycle.core.context import Context
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
@@ -24,10 +24,12 @@ from lab.requests.labs import (
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
-from lab.views.catalog import ImageView, TemplateView
-from lab.views.datasets import DatasetView
-from lab.views.labs import LabView
-from lab.views.snapshots import SnapshotView
+
+if TYPE_CHECKING:
+    from lab.views.catalog import ImageView, TemplateView
+    from lab.views.datasets import DatasetView
+    from lab.views.labs import LabView
+    from lab.views.snapshots import SnapshotView
 
 
 def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> Any:

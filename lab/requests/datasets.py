@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from lab.datasets.live import Selection
 from lab.names import ENGINE, LAB_NAME, WORD
 from lab.requests.request import ABOUT, EMPTY, HOST_ONLY, Request
+
+if TYPE_CHECKING:
+    from lab.datasets.live import Selection
 
 _Name = Annotated[str, Meta(max_length=4096)]
 
@@ -105,6 +107,8 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     @property
     def selection(self) -> Selection:
         """What of a live server is loaded; its password is in the environment or a file."""
+        from lab.datasets.live import Selection
+
         return Selection(self.tables, self.where, self.schema_only, self.defaults_file)
 
 

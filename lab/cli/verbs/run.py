@@ -54,8 +54,6 @@ def run(
 
 def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
     """The lab; from the return of this on, no signal prevents its removal."""
-    from lab.requests.labs import CreateLab
-
     limit = creation.limit
     # A unique name: the lab can be removed even if an interrupt comes after its creation and
     # before its name is returned.
@@ -65,8 +63,7 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:
         with app.open(doing=REMOVING) as session:
-            asked = CreateLab.of(spec, cold=creation.cold, keep_failed=creation.keep_failed)
-            view = session.run(asked, timeout=limit)
+            view = session.run(flags.creation_of(spec, creation), timeout=limit)
             app.interrupts.protect("removing the lab")
             return view
     except KeyboardInterrupt:

@@ -47,7 +47,6 @@ def up(
     Labs are clones of a template. The first `lab up` builds the template, which takes minutes.
     """
     from lab.cli.terminal.show import lab_text, preview_text
-    from lab.requests.labs import CreateLab, EnsureLab
 
     app = app_of(ctx)
     how = parse_format(output)
@@ -59,8 +58,7 @@ def up(
         emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
         return
     with app.open(doing=REMOVING) as session:
-        kind = EnsureLab if exist_ok else CreateLab
-        asked = kind.of(spec, cold=creation.cold, keep_failed=creation.keep_failed)
+        asked = flags.creation_of(spec, creation, exist_ok=exist_ok)
         view = session.run(asked, timeout=limit)
         ends = view.expires_at
         if exist_ok and spec.ttl and ends is not None and ends < app.now() + spec.ttl - _NEW:
