@@ -7,6 +7,7 @@ characters, and ``lab-<lab>-n9`` must fit.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NewType
 
@@ -36,8 +37,16 @@ NODE_NAME = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
-"""Patterns for the limits of requests: of a lab, of a snapshot's label or the name in it, of a
-node, of a dataset or a version of it, of other names, of an engine or its series."""
+FORMS: Mapping[str, str] = {
+    LAB_NAME: "a lower-case letter, then letters, digits and hyphens, at most"
+    f" {LAB_NAME_LIMIT} in all, such as shop-2",
+    SNAPSHOT_LABEL: "a label, as in `lab snapshot ls`, or the name in it",
+    NODE_NAME: "n1 to n9",
+    DATASET: "a dataset such as shop, or a version such as shop@2",
+    WORD: "letters, digits, dots, hyphens and underscores, at most 64",
+    ENGINE: "a name such as mariadb, or a series such as mariadb:10.11",
+}
+"""The patterns in the limits of requests, and what they mean."""
 
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")

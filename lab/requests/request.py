@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 import msgspec
 
 from lab.errors import InvalidSpec
+from lab.names import FORMS
 
 
 @dataclass(frozen=True)
@@ -97,5 +98,13 @@ def check(request: R) -> R:
             try:
                 msgspec.convert(msgspec.to_builtins(value), its)
             except msgspec.ValidationError as error:
-                raise InvalidSpec(f"{name.replace('_', ' ')} is invalid: {error}") from None
+                raise _outside(name.replace("_", " "), value, its, str(error)) from None
     return request
+
+
+def _outside(name: str, value: object, declared: Any, why: str) -> InvalidSpec:
+    """The error of a value outside of its field's limits; it has no text that may be secret."""
+    patterns = [one.pattern for one in get_args(declared)[1:] if isinstance(one, msgspec.Meta)]
+    for pattern in filter(None, patterns):
+        return InvalidSpec(f"{name}: {value!r} is invalid", hint=FORMS.get(pattern, pattern))
+    return InvalidSpec(f"{name} is outside of its limits: {why[0].lower()}{why[1:]}")

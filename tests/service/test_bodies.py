@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -11,11 +12,12 @@ from lab.api.http import bodies
 from lab.api.http.bodies import NAMES
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
+from lab.names import FORMS
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab
-from lab.requests.request import Request, check, marked, of_body, said, subject
+from lab.requests.request import Request, check, fields, marked, of_body, said, subject
 
-KINDS = sorted(
+KINDS: list[type[Request]] = sorted(
     {work.request for work in WORK.values()} | set(NAMES), key=lambda kind: kind.__name__
 )
 EXAMPLES: dict[str, Any] = {"blueprint": "pxc", "name": "shop", "source": "lab:a", "node": "n1",
@@ -64,7 +66,23 @@ def test_what_a_client_sends_is_read(kind: type[Request]) -> None:
 def test_limits_hold_on_the_command_line() -> None:
     """Protects a host from what its service would refuse."""
     assert check(BranchLab(lab="shop", count=2)).count == 2
-    with pytest.raises(InvalidSpec, match=r"count is invalid: .* <= 50"):
+    with pytest.raises(InvalidSpec, match=r"count is outside of its limits: .* <= 50"):
         check(BranchLab(lab="shop", count=51))
-    with pytest.raises(InvalidSpec, match="at is invalid"):
+    with pytest.raises(InvalidSpec, match="at: 'no label' is invalid") as caught:
         check(BranchLab(lab="shop", at="no label"))
+    assert caught.value.hint == "a label, as in `lab snapshot ls`, or the name in it"
+    with pytest.raises(InvalidSpec) as caught:
+        check(CreateDataset(name="shop", source="x", mask="secret " * 100000))
+    assert "secret" not in str(caught.value)
+
+
+def test_every_pattern_has_a_meaning() -> None:
+    """Protects users from regular expressions in messages."""
+    used = {meta.pattern for kind in KINDS for its in fields(kind).values() for meta in _metas(its)}
+    assert used - {None} == set(FORMS)
+
+
+def _metas(declared: Any) -> list[msgspec.Meta]:
+    parts = get_args(declared)
+    own = [one for one in parts if isinstance(one, msgspec.Meta)]
+    return own + [one for part in parts for one in _metas(part)]
