@@ -132,30 +132,39 @@ def document(app: FastAPI) -> dict[str, Any]:
         if isinstance(route, APIRoute) and route.include_in_schema:
             for method in route.methods or ():
                 _describe(found["paths"][route.path_format][method.lower()], scope_of(route))
-    _limit(found)
+    _simplify(found)
     app.openapi_schema = found
     return found
 
 
-def _limit(part: object) -> None:
+def _simplify(part: object) -> None:
+    """Write the document as any version of pydantic: no keyword says what goes without saying."""
+    if isinstance(part, list):
+        for one in part:
+            _simplify(one)
+    if not isinstance(part, dict):
+        return
+    if part.get("additionalProperties") is True:
+        del part["additionalProperties"]
+    if "const" in part and part.get("enum") == [part["const"]]:
+        del part["enum"]
+    if isinstance(part.get("anyOf"), list):
+        _limit(part)
+    for one in part.values():
+        _simplify(one)
+
+
+def _limit(part: dict[str, Any]) -> None:
     """Move limits that pydantic puts next to alternatives to the number among these.
 
     As keywords of JSON Schema, which ignores others.
     """
-    if isinstance(part, list):
-        for one in part:
-            _limit(one)
-    if not isinstance(part, dict):
-        return
-    if isinstance(part.get("anyOf"), list):
-        for word, keyword in _LIMITS.items():
-            if word in part:
-                limit = part.pop(word)
-                for one in part["anyOf"]:
-                    if one.get("type") in ("integer", "number"):
-                        one[keyword] = limit
-    for one in part.values():
-        _limit(one)
+    for word, keyword in _LIMITS.items():
+        if word in part:
+            limit = part.pop(word)
+            for one in part["anyOf"]:
+                if one.get("type") in ("integer", "number"):
+                    one[keyword] = limit
 
 
 def _describe(operation: dict[str, Any], scope: str) -> None:
