@@ -74,7 +74,7 @@ def _model(kind: type[Request]) -> type[BaseModel]:
     defaults = {one.name: one for one in msgspec.structs.fields(kind)}
     declared: dict[str, Any] = {
         name: (_type(its), _default(defaults[name], its))
-        for name, its in requests.of_body(kind).items()
+        for name, its in requests.body_fields(kind).items()
     }
     return create_model(
         NAMES[kind],

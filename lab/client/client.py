@@ -32,7 +32,7 @@ from lab.requests.labs import (
     StartLab,
     StopLab,
 )
-from lab.requests.request import Request, said
+from lab.requests.request import Request, body_of
 from lab.spec import Identity, LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
@@ -161,7 +161,7 @@ class Client:
         self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
     ) -> Preview:
         """What ``create`` would create now; nothing is changed. Raises as it does."""
-        body = said(CreateLab.of(_spec(wanted, values), cold=cold))
+        body = body_of(CreateLab.of(_spec(wanted, values), cold=cold))
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:

@@ -27,7 +27,7 @@ from lab.requests.labs import (
     StartLab,
     StopLab,
 )
-from lab.requests.request import Request, said
+from lab.requests.request import Request, body_of
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.catalog import ImageView, TemplateView
@@ -79,7 +79,7 @@ def run(
     NotReady after ``timeout``.
     """
     method, path, end = WAYS[type(request)]
-    given = {} if isinstance(request, Power) else said(request)  # its path says all of it
+    given = {} if isinstance(request, Power) else body_of(request)  # its path says all of it
     in_query = method == "DELETE" or isinstance(request, RefreshDataset)
     query = {name: str(value).lower() for name, value in given.items()} if in_query else {}
     body = given if given and not in_query else None

@@ -77,15 +77,15 @@ def subject(kind: type[Request]) -> Mapping[str, str]:
     return marked(kind, "lab", "about")
 
 
-def of_body(kind: type[Request]) -> dict[str, Any]:
+def body_fields(kind: type[Request]) -> dict[str, Any]:
     """The fields that an HTTP request sets by its body or its query, with their types."""
     outside = marked(kind, "host only", "lab", "about")
     return {name: its for name, its in fields(kind).items() if name not in outside}
 
 
-def said(request: Request) -> dict[str, Any]:
+def body_of(request: Request) -> dict[str, Any]:
     """The values of a request that an HTTP request sends: those that are not empty."""
-    found = {name: getattr(request, name) for name in of_body(type(request))}
+    found = {name: getattr(request, name) for name in body_fields(type(request))}
     return {name: msgspec.to_builtins(value) for name, value in found.items() if value}
 
 

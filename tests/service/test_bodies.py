@@ -15,7 +15,7 @@ from lab.errors import InvalidSpec
 from lab.names import FORMS
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab
-from lab.requests.request import Request, check, fields, marked, of_body, said, subject
+from lab.requests.request import Request, body_fields, body_of, check, fields, marked, subject
 
 KINDS: list[type[Request]] = sorted(
     {work.request for work in WORK.values()} | set(NAMES), key=lambda kind: kind.__name__
@@ -28,8 +28,8 @@ EXAMPLES: dict[str, Any] = {"blueprint": "pxc", "name": "shop", "source": "lab:a
 def test_what_the_service_sets_is_marked(kind: type[Request]) -> None:
     """Protects other projects: a request says neither whose it is nor where it lies."""
     service = {"created_at", "owner", "upload", "lab_created_at", "pool", "files", "expires_at"}
-    assert not set(of_body(kind)) & (service | {"lab", "scheduled"})
-    assert set(marked(kind, "host only")) | set(subject(kind)) | set(of_body(kind)) == set(
+    assert not set(body_fields(kind)) & (service | {"lab", "scheduled"})
+    assert set(marked(kind, "host only")) | set(subject(kind)) | set(body_fields(kind)) == set(
         kind.__struct_fields__
     )
 
@@ -37,7 +37,7 @@ def test_what_the_service_sets_is_marked(kind: type[Request]) -> None:
 @pytest.mark.parametrize("kind", list(NAMES), ids=lambda kind: kind.__name__)
 def test_fields_of_the_host_are_refused(kind: type[Request]) -> None:
     """Protects paths of the host and names of owners: over HTTP they are unknown fields."""
-    given = {name: EXAMPLES[name] for name in EXAMPLES if name in of_body(kind)}
+    given = {name: EXAMPLES[name] for name in EXAMPLES if name in body_fields(kind)}
     assert type(bodies.read(kind, given)) is kind
     for field in {**marked(kind, "host only"), **subject(kind)}:
         with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
@@ -58,9 +58,9 @@ def test_a_null_and_a_text_with_a_unit_are_read() -> None:
 @pytest.mark.parametrize("kind", list(NAMES), ids=lambda kind: kind.__name__)
 def test_what_a_client_sends_is_read(kind: type[Request]) -> None:
     """Protects both ends of the service: the body that is made of a request makes that request."""
-    given = {name: EXAMPLES[name] for name in EXAMPLES if name in of_body(kind)}
+    given = {name: EXAMPLES[name] for name in EXAMPLES if name in body_fields(kind)}
     request = bodies.read(kind, given)
-    assert bodies.read(kind, said(request)) == request
+    assert bodies.read(kind, body_of(request)) == request
 
 
 def test_limits_hold_on_the_command_line() -> None:

@@ -24,7 +24,7 @@ from lab.keys import keys
 from lab.options import Options
 from lab.requests.images import BuildTemplate
 from lab.requests.labs import CreateLab
-from lab.requests.request import of_body
+from lab.requests.request import body_fields
 from lab.spec import LabSpec, NodeSize
 from tests import ROOT
 
@@ -102,8 +102,8 @@ def flags_of(verb: str) -> set[str]:
         ("lab.toml", set(labfile.KEYS)),
         ("lab up", flags_of("up")),
         ("[[serve.pool]]", set(poolfile.all_keys()) - {"name"}),
-        ("POST /v1/labs", set(of_body(CreateLab))),
-        ("POST /v1/templates", set(of_body(BuildTemplate))),
+        ("POST /v1/labs", set(body_fields(CreateLab))),
+        ("POST /v1/templates", set(body_fields(BuildTemplate))),
     ],
 )
 def test_every_field_of_a_lab_can_be_set(place: str, known: set[str]) -> None:
