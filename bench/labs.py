@@ -22,7 +22,7 @@ from lab.host.system import hypervisor, system
 from lab.paths import REACHABLE
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND_SECONDS = 1200.0
+COMMAND_SECONDS = 2400.0
 """After this long a command is taken for hung."""
 
 _ENDING_SECONDS = 60.0
@@ -152,8 +152,13 @@ def _clear(home: Home) -> None:
 
 
 def environment(ours: Mapping[str, str], root: Path, code: Path = ROOT) -> dict[str, str]:
-    """Our environment for a command, without settings of the user's that would change it."""
-    kept = {name: value for name, value in ours.items() if not name.startswith("LAB_")}
+    """Our environment for a command, without settings of the user's that would change it.
+
+    Such as the one that keeps Python from storing bytecode: each command would compile what has
+    changed since somebody stored it, and a newer checkout seem slower than an older one.
+    """
+    others = ("LAB_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in ours.items() if not name.startswith(others)}
     path = os.pathsep.join(filter(None, [str(code), ours.get("PYTHONPATH", "")]))
     return {**kept, "LAB_HOME": str(root), "PYTHONPATH": path}
 
