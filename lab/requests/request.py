@@ -6,15 +6,18 @@ where it comes from, and what forms its values have over HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import gt, lt
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from lab.errors import InvalidSpec
 from lab.names import FORMS
+from lab.units import format_duration, format_size
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Mark:
 HOST_ONLY, LAB, ABOUT, EMPTY = Mark("host only"), Mark("lab"), Mark("about"), Mark("empty")
 Seconds = Annotated[float, Mark("seconds")]
 Bytes = Annotated[int, Mark("bytes")]
+_SHOWN: Mapping[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_size}
+_MOST = 80
+"""Characters of a value that a message repeats."""
 IN_SECONDS = "in seconds, or a text such as 30m or 1d12h"
 IN_BYTES = "in bytes, or a text such as 768M or 1G"
 
@@ -98,13 +104,44 @@ def check(request: R) -> R:
             try:
                 msgspec.convert(msgspec.to_builtins(value), its)
             except msgspec.ValidationError as error:
-                raise _outside(name.replace("_", " "), value, its, str(error)) from None
+                raise _outside(name.replace("_", " "), value, its) or InvalidSpec(
+                    f"{name.replace('_', ' ')} is invalid: {error}"
+                ) from None
     return request
 
 
-def _outside(name: str, value: object, declared: Any, why: str) -> InvalidSpec:
+def _outside(name: str, value: Any, declared: Any) -> InvalidSpec | None:
     """The error of a value outside of its field's limits; it has no text that may be secret."""
-    patterns = [one.pattern for one in get_args(declared)[1:] if isinstance(one, msgspec.Meta)]
-    for pattern in filter(None, patterns):
-        return InvalidSpec(f"{name}: {value!r} is invalid", hint=FORMS.get(pattern, pattern))
-    return InvalidSpec(f"{name} is outside of its limits: {why[0].lower()}{why[1:]}")
+    if isinstance(value, tuple):
+        for number, one in enumerate(value, 1):
+            for entry in (part for part in _parts(declared) if get_origin(part) is tuple):
+                if error := _outside(f"{name}, number {number},", one, get_args(entry)[0]):
+                    return error
+    beside = [one for part in _parts(declared) for one in getattr(part, "__metadata__", ())]
+    shown = next((_SHOWN[one.kind] for one in beside if getattr(one, "kind", "") in _SHOWN), str)
+    for meta in (one for one in beside if isinstance(one, msgspec.Meta)):
+        if meta.pattern and not re.search(meta.pattern, value):
+            hint = FORMS.get(meta.pattern, meta.pattern)
+            return InvalidSpec(f"{name}: {value[:_MOST]!r} is invalid", hint=hint)
+        if text := _beyond(meta, value, shown):
+            return InvalidSpec(f"{name} {text}")
+    return None
+
+
+def _beyond(meta: msgspec.Meta, value: Any, shown: Callable[[Any], str]) -> str:
+    """How far a value is beyond a limit, and which; empty if it is not."""
+    if meta.max_length is not None and len(value) > meta.max_length:
+        what = "characters" if isinstance(value, str) else "entries"
+        return f"has {len(value)} {what}, {meta.max_length} at most"
+    for limit, beyond, words in ((meta.ge, lt, "at least"), (meta.le, gt, "at most")):
+        if limit is not None and beyond(value, limit):
+            return f"is {shown(value)}, {shown(limit)} {words}"
+    if meta.multiple_of is not None and value % meta.multiple_of:
+        return f"is {value}, no multiple of {shown(meta.multiple_of)}"
+    return ""
+
+
+def _parts(declared: Any) -> list[Any]:
+    """A type as it is declared, and each type in it but for the entries of tuples."""
+    inner = [] if get_origin(declared) is tuple else get_args(declared)
+    return [declared, *(one for part in inner for one in _parts(part))]
