@@ -82,6 +82,15 @@ def test_what_is_not_for_everybody_can_be_left_out(kind: type[Answer]) -> None:
             assert one.default is not MISSING, one.name
 
 
+@pytest.mark.parametrize("kind", OF_VIEWS, ids=lambda kind: kind.__name__)
+def test_a_view_in_another_has_nothing_that_some_callers_may_not_see(kind: type[Answer]) -> None:
+    """Protects parts of answers: only the fields of the answer itself are left out by caller."""
+    inner = {part for one in kind.model_fields.values() for part in types_in(one.annotation)}
+    for view in (one.view for one in inner if issubclass(one, Answer) and hasattr(one, "view")):
+        hidden = {name for name, mark in marks(view).items() if mark.reach == "admins"}
+        assert not hidden, view.__name__
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     root: Path = tmp_path_factory.mktemp("serve")
