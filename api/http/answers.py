@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache, reduce
 from importlib import import_module
@@ -33,13 +33,17 @@ class Answer(BaseModel):
 _MODELS: dict[type, type[Answer]] = {}
 
 
-def answer(view: object, *, admin: bool = False, **parts: object) -> Answer:
-    """``view`` as the API returns it; ``admin``: with what is for administrators.
+def answer(
+    shown: object, view: type | None = None, /, *, admin: bool = False, **parts: object
+) -> Answer:
+    """A view as the API returns it; ``admin``: with what is for administrators.
 
-    ``parts``: the fields of the model that the view does not have.
+    ``view``: if ``shown`` is a record, the view of it. ``parts``: the fields of the model that
+    ``shown`` does not have, or has otherwise.
     """
-    hidden = {} if admin else defaults(type(view), "admins")
-    return model(type(view)).model_validate({**vars(view), **hidden, **parts})
+    view = view or type(shown)
+    hidden = {} if admin else defaults(view, "admins")
+    return model(view).model_validate({**vars(shown), **hidden, **parts})
 
 
 def model(view: type) -> type[Answer]:
@@ -80,6 +84,12 @@ def many(view: type) -> Any:
 def page(view: type) -> Any:
     """The type of a page of answers."""
     return Page.__class_getitem__(model(view))
+
+
+def paged(view: type, items: Sequence[Answer], after: object) -> Page[Answer]:
+    """A page of answers; ``after``: the cursor of the next page, None for the last."""
+    made: Page[Answer] = page(view)(items=items, next=None if after is None else str(after))
+    return made
 
 
 def _shown(kind: Any) -> Any:

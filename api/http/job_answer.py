@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -20,13 +20,14 @@ from lab.api.core.threads import in_thread
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import Subscription
 from lab.api.http import problems
+from lab.api.http.answers import answer, model
 from lab.api.http.auth import Caller
-from lab.api.http.models import Job
 from lab.api.http.units import SecondsInQuery
 from lab.errors import LimitReached
 from lab.requests.request import IN_SECONDS
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
+from lab.views.jobs import JobView
 
 T = TypeVar("T")
 
@@ -127,6 +128,11 @@ Key = Annotated[
     ),
 ]
 
+JOB_DONE: dict[int | str, dict[str, Any]] = {
+    200: {"model": model(JobView), "description": "The job has succeeded."}
+}
+"""The further answer of routes whose job changes a lab, as ``job_done`` makes it."""
+
 
 async def job_answer(
     core: Core,
@@ -138,7 +144,17 @@ async def job_answer(
     job = await waiter.ended(core, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
-        return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=202, headers=location)
+        return _answer(job, 202, location)
     if job.error is not None:
         return problems.respond(job.error, location, job=job.id)
     return await in_thread(done, job)
+
+
+def job_done(job: JobRecord) -> Response:
+    """The job itself, of a lab that it has changed."""
+    return _answer(job, 200, {"Location": f"/v1/labs/{job.lab}"})
+
+
+def _answer(job: JobRecord, status: int, headers: Mapping[str, str]) -> Response:
+    body = answer(job, JobView).model_dump(mode="json")
+    return JSONResponse(body, status_code=status, headers=dict(headers))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from lab.api.http.units import Bytes, Seconds, Time
 from lab.requests.labs import LEASE_LIMIT
 from lab.requests.request import IN_BYTES, IN_SECONDS
-from lab.state.service import JobKind, Scope
+from lab.state.service import Scope
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -48,48 +48,11 @@ class OfRecord(BaseModel):
         return cls.model_validate(record)
 
 
-class Job(OfRecord):
-    """A job. ``lab``: the name of its lab, once known; ``error``: a problem."""
-
-    id: str
-    kind: JobKind
-    state: Literal["queued", "running", "succeeded", "failed", "cancelled"]
-    lab: str
-    about: Annotated[
-        str,
-        Field(
-            description="The image, template, snapshots or branches that it concerns, once known.",
-            examples=["image:KEY", "template:KEY", "snapshot:LABEL", "snapshots:A,B", "labs:A,B"],
-        ),
-    ]
-    project: str
-    created_at: Time
-    started_at: Time | None
-    ended_at: Time | None
-    error: dict[str, Any] | None
-
-
 class Page(BaseModel, Generic[T]):
     """A part of a list. ``next``: the ``after`` that gets the next part; null: this is the last."""
 
     items: list[T]
     next: str | None = None
-
-
-class Event(OfRecord):
-    """A step of a job. A job's last event has the step `job`, and the job's state as its text."""
-
-    id: int
-    at: Time
-    job: Annotated[
-        str,
-        Field(validation_alias="owner"),
-        BeforeValidator(lambda owner: owner.removeprefix("job:")),
-    ]
-    step: Annotated[str, Field(examples=["clone"])]
-    state: Annotated[str, Field(description="begin, end, fail or note", examples=["end"])]
-    text: str
-    seconds: float
 
 
 class Command(Asked):

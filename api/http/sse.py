@@ -13,10 +13,11 @@ from lab.api.core.core import Core
 from lab.api.core.threads import in_thread
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import HOST
+from lab.api.http.answers import Answer, answer
 from lab.api.http.auth import Caller
-from lab.api.http.models import Event
 from lab.state.jobs import OPEN
 from lab.state.records import EventRecord
+from lab.views.jobs import EventView
 from lab.wait import Deadline
 
 MEDIA_TYPE = "text/event-stream"
@@ -101,7 +102,12 @@ async def _lines(
                 yield ": alive\n\n"
 
 
+def event_answer(record: EventRecord) -> Answer:
+    """A step of a job as the API returns it."""
+    return answer(record, EventView, job=record.owner.removeprefix("job:"))
+
+
 def _event(record: EventRecord, *, named: bool) -> str:
-    data = json.dumps(Event.of(record).model_dump(mode="json"))
+    data = json.dumps(event_answer(record).model_dump(mode="json"))
     name = f"event: {record.step}\n" if named else ""
     return f"id: {record.id}\n{name}data: {data}\n\n"

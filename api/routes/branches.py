@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from lab.api.core.admission import need_to_branch
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
-from lab.api.http.answers import many
+from lab.api.http.answers import many, model
 from lab.api.http.auth import Caller, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer
-from lab.api.http.models import Job
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
@@ -27,6 +26,7 @@ from lab.lifecycle.nodes.inspect import check_usable
 from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
 from lab.state.service import JobRecord
+from lab.views.jobs import JobView
 from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1/labs/{name}", tags=["labs"], route_class=Route)
     "/branches",
     operation_id="branchLab",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": many(Lab), "description": "All branches are ready."}},
 )
 async def branch(

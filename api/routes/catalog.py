@@ -20,7 +20,6 @@ from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import Job
 from lab.api.jobs.data import check_data, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_guests
@@ -36,6 +35,7 @@ from lab.names import Owner
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.state.service import JobRecord
 from lab.views.catalog import EngineView, ImageView, TemplateView
+from lab.views.jobs import JobView
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
@@ -62,7 +62,7 @@ def images(core: CoreOf, caller: Reader) -> list[Answer]:
     "/images",
     operation_id="buildImage",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": model(ImageView), "description": "The image exists."}},
 )
 async def build_image(
@@ -96,7 +96,7 @@ def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Answe
     "/images/{key}",
     operation_id="deleteImage",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={204: {"description": "The image is removed."}},
 )
 async def delete_image(
@@ -119,7 +119,7 @@ def templates(core: CoreOf, caller: Reader) -> list[Answer]:
     "/templates",
     operation_id="buildTemplate",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": model(TemplateView), "description": "The template exists."}},
 )
 async def build_template(
@@ -152,7 +152,7 @@ def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -
     "/templates/{key}",
     operation_id="deleteTemplate",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={204: {"description": "The template is removed."}},
 )
 async def delete_template(

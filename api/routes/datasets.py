@@ -17,12 +17,11 @@ from lab.api.background.refresher import next_refresh
 from lab.api.core.admission import need_of_guest
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
-from lab.api.http.answers import Answer, answer, extended, many
+from lab.api.http.answers import Answer, answer, extended, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import Job
 from lab.api.http.transfer import Transfer
 from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
@@ -59,6 +58,7 @@ from lab.views.datasets import (
     UploadView,
     VersionsView,
 )
+from lab.views.jobs import JobView
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
@@ -89,7 +89,7 @@ def list_datasets(core: CoreOf, caller: Reader) -> list[Answer]:
     "",
     operation_id="createDataset",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": _DATASET, "description": "Its first version is loaded."}},
 )
 async def create(
@@ -154,7 +154,7 @@ def scan(core: CoreOf, caller: Reader, name: Which) -> list[Answer]:
     "/{name}/refresh",
     operation_id="refreshDataset",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": _DATASET, "description": "The next version is loaded."}},
 )
 async def refresh(
@@ -177,7 +177,7 @@ async def refresh(
     "/{name}",
     operation_id="deleteDataset",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={204: {"description": "It is removed, or goes with the last lab of it."}},
 )
 async def delete(

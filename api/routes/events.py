@@ -11,11 +11,13 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.eventlog import topic
 from lab.api.http import sse
+from lab.api.http.answers import Answer, page, paged
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Event, Page
+from lab.api.http.models import Page
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
+from lab.views.jobs import EventView
 
 router = APIRouter(prefix="/v1", tags=["events"], route_class=Route)
 
@@ -35,7 +37,7 @@ Last = Annotated[
 Accept = Annotated[str, Header(include_in_schema=False)]
 
 
-@router.get("/events", operation_id="listEvents", response_model=Page[Event], responses=_STREAM)
+@router.get("/events", operation_id="listEvents", response_model=page(EventView), responses=_STREAM)
 async def events(
     core: CoreOf,
     caller: Reader,
@@ -43,7 +45,7 @@ async def events(
     limit: Limit = 100,
     last: Last = None,
     accept: Accept = "",
-) -> Page[Event] | Response:
+) -> Page[Answer] | Response:
     """The steps of all jobs that the caller may see.
 
     A stream begins with the next event, or with the first one after Last-Event-ID.
@@ -59,7 +61,7 @@ async def events(
 @router.get(
     "/jobs/{job}/events",
     operation_id="listJobEvents",
-    response_model=Page[Event],
+    response_model=page(EventView),
     responses=_STREAM,
 )
 async def of_job(
@@ -70,7 +72,7 @@ async def of_job(
     limit: Limit = 100,
     last: Last = None,
     accept: Accept = "",
-) -> Page[Event] | Response:
+) -> Page[Answer] | Response:
     """The steps of a job, from its first; as a stream it ends with the job."""
     await in_thread(caller.job, core, job)
     if sse.MEDIA_TYPE in accept:
@@ -81,13 +83,13 @@ async def of_job(
 
 def listed(
     core: Core, caller: Caller, after: int, limit: int, job: str | None = None
-) -> Page[Event]:
+) -> Page[Answer]:
     """A page of the events that the caller may see; with ``job``, only of that job."""
     found = core.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )
-    items = [Event.of(record) for record in found[:limit]]
-    return Page(items=items, next=str(items[-1].id) if len(found) > limit else None)
+    items = [sse.event_answer(record) for record in found[:limit]]
+    return paged(EventView, items, found[limit - 1].id if len(found) > limit else None)
 
 
 def _number(last: str | None, after: int | None) -> int | None:

@@ -7,18 +7,20 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import Answer, answer, model, page, paged
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
-from lab.api.http.models import Job, Page
+from lab.api.http.models import Page
 from lab.state.service import JobKind, JobState
+from lab.views.jobs import JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 Id = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f-]+$")]
 
 
-@router.get("", operation_id="listJobs")
+@router.get("", operation_id="listJobs", response_model=page(JobView))
 def list_jobs(
     core: CoreOf,
     caller: Reader,
@@ -27,7 +29,7 @@ def list_jobs(
     lab: Annotated[str, Query(max_length=64)] = "",
     after: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> Page[Job]:
+) -> Page[Answer]:
     """Jobs, the newest first."""
     states, kinds = [state] if state else [], [kind] if kind else []
     if after:
@@ -36,24 +38,26 @@ def list_jobs(
         caller.project, states=states, kinds=kinds, lab=lab, after=after, limit=limit + 1
     )
     more = len(found) > limit
-    items = [Job.of(record) for record in found[:limit]]
-    return Page(items=items, next=items[-1].id if more else None)
+    items = [answer(record, JobView) for record in found[:limit]]
+    return paged(JobView, items, found[limit - 1].id if more else None)
 
 
-@router.get("/{job}", operation_id="getJob")
+@router.get("/{job}", operation_id="getJob", response_model=model(JobView))
 async def get(
     core: CoreOf,
     caller: Reader,
     job: Id,
     wait: Wait,
-) -> Job:
+) -> Answer:
     """A job."""
     await in_thread(caller.job, core, job)
-    return Job.of(await wait.ended(core, job))
+    return answer(await wait.ended(core, job), JobView)
 
 
-@router.post("/{job}/cancel", operation_id="cancelJob", status_code=202)
-def cancel(jobs: JobsOf, caller: User, job: Id) -> Job:
+@router.post(
+    "/{job}/cancel", operation_id="cancelJob", status_code=202, response_model=model(JobView)
+)
+def cancel(jobs: JobsOf, caller: User, job: Id) -> Answer:
     """Cancel a job: it ends at its next step and undoes its changes; no error if it has ended."""
     jobs.cancel(caller.job(jobs.core, job))
-    return Job.of(caller.job(jobs.core, job))
+    return answer(caller.job(jobs.core, job), JobView)

@@ -23,7 +23,7 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, page_of
-from lab.api.http.models import Job, LabPatch
+from lab.api.http.models import LabPatch
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -40,6 +40,7 @@ from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord
 from lab.units import format_duration
+from lab.views.jobs import JobView
 from lab.views.labs import Lab
 
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
@@ -51,7 +52,7 @@ Name = Annotated[str, Path(pattern=LAB_NAME, examples=["shop"])]
     "",
     operation_id="createLab",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": model(Lab), "description": "The lab is ready."}},
 )
 async def create(
@@ -139,7 +140,7 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
     "/{name}",
     operation_id="deleteLab",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={204: {"description": "The lab is removed."}},
 )
 async def delete(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from msgspec.structs import replace
 
 from lab.api.core.core import Core
@@ -18,8 +18,8 @@ from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.job_answer import Wait, Waiter, job_answer
-from lab.api.http.models import Command, Job, Output
+from lab.api.http.job_answer import JOB_DONE, Wait, Waiter, job_answer, job_done
+from lab.api.http.models import Command, Output
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
@@ -29,14 +29,12 @@ from lab.lifecycle.nodes import inspect
 from lab.names import NODE_NAME
 from lab.requests.labs import Power, Promote, RestartLab, StartLab, StopLab
 from lab.state.service import JobKind, JobRecord
+from lab.views.jobs import JobView
 from lab.views.labs import NodeView
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 NodeName = Annotated[str, Path(pattern=NODE_NAME, examples=["n1"])]
-_DONE: dict[int | str, dict[str, Any]] = {
-    200: {"model": Job, "description": "The job has succeeded."}
-}
 Action = Literal["start", "stop", "restart", "kill"]
 _POWER: Mapping[Action, tuple[JobKind, type[Power]]] = {
     "start": ("start", StartLab),
@@ -49,7 +47,11 @@ _POWER: Mapping[Action, tuple[JobKind, type[Power]]] = {
 
 # Before the actions, one of which it would be taken for.
 @router.post(
-    "/promote", operation_id="promoteNode", status_code=202, response_model=Job, responses=_DONE
+    "/promote",
+    operation_id="promoteNode",
+    status_code=202,
+    response_model=model(JobView),
+    responses=JOB_DONE,
 )
 async def promote_node(
     jobs: JobsOf, caller: User, name: Name, asked: FromBody[Promote], wait: Wait
@@ -59,11 +61,15 @@ async def promote_node(
     `force`: also if the node that takes them now does not answer; it is powered off.
     """
     job = await in_thread(submit_promote, jobs, caller, name, asked)
-    return await job_answer(jobs.core, job, wait, _done)
+    return await job_answer(jobs.core, job, wait, job_done)
 
 
 @router.post(
-    "/{action}", operation_id="powerLab", status_code=202, response_model=Job, responses=_DONE
+    "/{action}",
+    operation_id="powerLab",
+    status_code=202,
+    response_model=model(JobView),
+    responses=JOB_DONE,
 )
 async def power_lab(jobs: JobsOf, caller: User, name: Name, action: Action, wait: Wait) -> Response:
     """Start, stop, restart or kill all nodes of a lab; kill: stop without a shutdown."""
@@ -104,8 +110,8 @@ async def execute(
     "/nodes/{node}/{action}",
     operation_id="powerNode",
     status_code=202,
-    response_model=Job,
-    responses=_DONE,
+    response_model=model(JobView),
+    responses=JOB_DONE,
 )
 async def power_node(
     jobs: JobsOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait
@@ -134,7 +140,7 @@ async def _power(
     jobs: Jobs, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
     job = await in_thread(submit_power, jobs, caller, name, node, action)
-    return await job_answer(jobs.core, job, wait, _done)
+    return await job_answer(jobs.core, job, wait, job_done)
 
 
 def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Action) -> JobRecord:
@@ -159,8 +165,3 @@ def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: Promote) -> Job
     request = replace(asked, lab=name, created_at=record.created_at)
     job = new_job(caller.token, "promote", request, lab=name, project=record.project)
     return submit(jobs, job)
-
-
-def _done(job: JobRecord) -> Response:
-    headers = {"Location": f"/v1/labs/{job.lab}"}
-    return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
@@ -16,8 +16,8 @@ from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.models import Asked, Job
+from lab.api.http.job_answer import JOB_DONE, Key, Wait, job_answer, job_done
+from lab.api.http.models import Asked
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
@@ -28,15 +28,13 @@ from lab.names import SNAPSHOT_LABEL
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.state.service import JobRecord
+from lab.views.jobs import JobView
 from lab.views.snapshots import Pruned, SnapshotView
 from lab.views.tree import descent
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 
 Label = Annotated[str, Path(pattern=SNAPSHOT_LABEL, examples=["manual.20261121t110000"])]
-_DONE: dict[int | str, dict[str, Any]] = {
-    200: {"model": Job, "description": "The job has succeeded."}
-}
 
 
 class SnapshotPatch(Asked):
@@ -64,7 +62,7 @@ def tree(core: Core, caller: Caller, name: str) -> list[tuple[int, SnapshotView]
     "/snapshots",
     operation_id="takeSnapshot",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={201: {"model": model(SnapshotView), "description": "The snapshot is taken."}},
 )
 async def take(
@@ -85,7 +83,7 @@ async def take(
     "/snapshots/prune",
     operation_id="pruneSnapshots",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={200: {"model": model(Pruned), "description": "The snapshots are removed."}},
 )
 async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait) -> Response:
@@ -108,7 +106,7 @@ def change(core: CoreOf, caller: User, name: Name, label: Label, asked: Snapshot
     "/snapshots/{label}",
     operation_id="deleteSnapshot",
     status_code=202,
-    response_model=Job,
+    response_model=model(JobView),
     responses={204: {"description": "The snapshot is removed."}},
 )
 async def delete(
@@ -129,8 +127,8 @@ async def delete(
     "/rollback",
     operation_id="rollBack",
     status_code=202,
-    response_model=Job,
-    responses=_DONE,
+    response_model=model(JobView),
+    responses=JOB_DONE,
 )
 async def roll_back(
     core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: FromBody[RollBack], wait: Wait
@@ -140,7 +138,7 @@ async def roll_back(
     The nodes of a lab resume from the snapshot's RAM if it has it; a single node boots.
     """
     job = await in_thread(submit_rollback, jobs, caller, name, asked)
-    return await job_answer(core, job, wait, _rolled_back)
+    return await job_answer(core, job, wait, job_done)
 
 
 def submit_take(
@@ -204,8 +202,3 @@ def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollBack) -> J
     request = replace(asked, lab=name, created_at=record.created_at, to=label)
     job = new_job(caller.token, "rollback", request, lab=name, project=record.project)
     return submit(jobs, job)
-
-
-def _rolled_back(job: JobRecord) -> Response:
-    headers = {"Location": f"/v1/labs/{job.lab}"}
-    return JSONResponse(Job.of(job).model_dump(mode="json"), status_code=200, headers=headers)

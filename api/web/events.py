@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
 from lab.api.http.auth import Caller
-from lab.api.http.models import Event, Job
 from lab.state.jobs import OPEN
+from lab.state.records import EventRecord
+from lab.state.service import JobRecord
 
 _MOST = 500
 """Events of a job from which lines are made."""
@@ -31,7 +32,7 @@ class Line:
 _ENDS = {"end": "done", "fail": "failed"}
 
 
-def lines(events: Iterable[Event], *, ended: bool = False) -> list[Line]:
+def lines(events: Iterable[EventRecord], *, ended: bool = False) -> list[Line]:
     """A line for each step in order of its begin, without the events of the job itself.
 
     ``ended``: the job has. ``events`` may lack the first ones: an end without a begin is no line.
@@ -58,11 +59,11 @@ def _interrupt(found: Iterable[Line]) -> None:
         one.state = "interrupted" if one.state == "running" else one.state
 
 
-def shown(core: Core, caller: Caller, job: Job) -> list[Line]:
+def shown(core: Core, caller: Caller, job: JobRecord) -> list[Line]:
     """The steps of a job that the caller may see: the last ones, if there are many."""
     caller.job(core, job.id)
     records = core.store.events.latest(topic(job.id), limit=_MOST + 1)
-    found = lines(map(Event.of, records[-_MOST:]), ended=job.state not in OPEN)
+    found = lines(records[-_MOST:], ended=job.state not in OPEN)
     if len(records) > _MOST:
         text = f"before these: left out here, GET /v1/jobs/{job.id}/events has all"
         found.insert(0, Line("earlier steps", text, "note"))

@@ -9,7 +9,6 @@ from fastapi.responses import Response
 
 from lab.api.http import sse
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.models import Job
 from lab.api.http.sessions import session_caller
 from lab.api.routes import jobs as routes
 from lab.api.routes.jobs import Id
@@ -55,13 +54,12 @@ def list_page(
 def show(request: Request, core: CoreOf, caller: ReadAccess, job: Id) -> Response:
     """A job, with its steps."""
     record = caller.job(core, job)
-    view = Job.of(record)
     labs = {one.name for one in core.store.labs.all() if not one.pool and caller.sees(one.project)}
     return pages.page(
         request,
         "job.html",
-        job=view,
-        lines=shown(core, caller, view),
+        job=record,
+        lines=shown(core, caller, record),
         lab=record.lab if record.lab in labs else "",
         branches=labs,
     )

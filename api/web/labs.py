@@ -16,7 +16,6 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.listing import LabSelection, page_of
 from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
-from lab.api.routes.jobs import list_jobs
 from lab.api.routes.labs import Name
 from lab.api.web import forms, pages
 from lab.api.web.events import shown
@@ -124,7 +123,7 @@ def lab_page(
 ) -> Response:
     """One lab, with the error and the fields of a refused form; raises NotFound."""
     lab, record = labs.seen(core, caller, name)
-    recent = list_jobs(core, caller, lab=name, limit=_JOBS).items
+    recent = core.store.jobs.latest(caller.project, lab=name, limit=_JOBS)
     open_jobs = [job for job in recent if job.state in OPEN]
     return pages.page(
         request,
@@ -177,7 +176,7 @@ def _list(
         labs=[one.lab(login=caller.may("use")) for one in found.items],
         after=after,
         next=found.next,
-        jobs=list_jobs(core, caller, limit=_JOBS).items,
+        jobs=core.store.jobs.latest(caller.project, limit=_JOBS),
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
         engines=list(engines()),

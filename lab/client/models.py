@@ -5,7 +5,6 @@ Unknown fields are ignored, so that a newer service can add some.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,39 +14,15 @@ from lab.client.problem import error_of
 from lab.config.profile import PROFILES, risks
 from lab.errors import Interrupted, LabError, NotFound
 from lab.views.datasets import DatasetView
+from lab.views.jobs import JobView
 from lab.views.labs import Lab
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Job:
-    """A job. ``lab``: the name of its lab, empty until it is known.
-
-    ``about``: its image, template, snapshot or branches, as ``image:KEY``, once known.
-    """
-
-    id: str
-    kind: str
-    state: str
-    lab: str
-    project: str
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
-    error: Mapping[str, Any] | None = None
-    about: str = ""
-
-    @property
-    def labs(self) -> list[str]:
-        """The labs that it created, once it has succeeded: branches, or its lab."""
-        kind, _, names = self.about.partition(":")
-        return names.split(",") if kind == "labs" else [self.lab]
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, one way or another."""
-        return self.state not in ("queued", "running")
+class Job(JobView):
+    """A job of a service."""
 
     def check(self) -> Job:
         """The job itself; raises its error if it failed, Interrupted if it was cancelled."""
@@ -58,17 +33,6 @@ class Job:
         if self.state == "failed":
             raise error_of(self.error or {"detail": f"job {self.id} failed"})
         return self
-
-
-@dataclass(frozen=True)
-class JobEvent:
-    """An event of a job; ``id`` grows, over all jobs."""
-
-    id: int
-    step: str
-    state: str
-    text: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 import httpx
 
-from lab.client.models import JobEvent, Page, read
+from lab.client.models import Page, read
 from lab.client.problem import MEDIA_TYPE, error_of
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.units import parse_time
+from lab.views.jobs import EventView
 from lab.wait import Deadline, attempts
 
 _CONNECT = 10.0
@@ -106,7 +107,7 @@ class Wire:
 
     def stream(
         self, path: str, *, after: int, silence: float = _SILENCE
-    ) -> Generator[JobEvent, None, None]:
+    ) -> Generator[EventView, None, None]:
         """Events after the id ``after``, as they happen, until the stream ends or breaks.
 
         ``silence``: seconds without data after which it ends. Raises the error that the service
@@ -114,7 +115,7 @@ class Wire:
         """
         try:
             for data in self._events(path, {"Last-Event-ID": str(after)}, {}, silence):
-                yield read(data, JobEvent)
+                yield read(data, EventView)
         except httpx.TransportError:
             return  # the caller checks the job and opens another stream
 

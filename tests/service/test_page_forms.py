@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from lab.api.events.eventlog import topic
-from lab.api.http.models import Event
 from lab.api.web import pages
 from lab.api.web.events import lines
 from lab.config.servefile import Serve
 from lab.names import EVERYWHERE
 from lab.options import Options
+from lab.state.records import EventRecord
 from lab.units import parse_time
 from tests import ROOT
 from tests.support.page_visit import OURS, place_of, visit
@@ -157,7 +157,7 @@ def test_steps_are_lines() -> None:
     reported = [("job", "begin"), ("image", "begin"), ("build", "begin"), ("undo", "note"),
             ("build", "end"), ("image", "fail"), ("clone", "begin"), ("job", "fail")]  # fmt: skip
     events = [
-        Event(id=number, at=0.0, job="j", step=step, state=state, text="", seconds=1.0)
+        EventRecord(number, 0.0, "job:j", step, state, "", 1.0)
         for number, (step, state) in enumerate(reported)
     ]
     assert [(one.step, one.state, one.seconds) for one in lines(events)] == [
@@ -168,7 +168,7 @@ def test_steps_are_lines() -> None:
     ]
     again = [("job", "begin"), ("form", "begin"), ("job", "begin"), ("form", "begin")]
     events = [
-        Event(id=number, at=0.0, job="j", step=step, state=state, text="", seconds=1.0)
+        EventRecord(number, 0.0, "job:j", step, state, "", 1.0)
         for number, (step, state) in enumerate(again)
     ]
     assert [one.state for one in lines(events)] == ["interrupted", "running"]
