@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import shlex
@@ -36,9 +37,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
 from lab.names import CaptureRef, Owner
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 REACHABLE = 0o711
 """Mode of directories below which QEMU's user opens files."""
@@ -155,6 +160,14 @@ class Home:
         """The directory of a dump that was sent with a token."""
         return self.uploads / _part(token) / _part(identity)
 
+    def uploaded(self, token: str) -> int:
+        """Bytes of the dumps that were sent with a token, whole or in part."""
+        size = 0
+        for path in entries(self.uploads / _part(token), 2):
+            with contextlib.suppress(FileNotFoundError):  # loaded by now
+                size += path.stat().st_size
+        return size
+
     def lock(self, kind: str, name: str) -> Path:
         """The lock file of a lab, template, image or snapshot."""
         return self.locks / f"{_part(kind)}.{_part(name)}.lock"
@@ -174,15 +187,17 @@ class Home:
         """The directory of a lab."""
         return self.directory(Owner("lab", name))
 
+    def capture_directories(self, lab: str) -> list[Path]:
+        """The directories of captures of a lab, also of incomplete ones."""
+        return entries(self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent)
+
     def captures(self, lab: str) -> list[str]:
         """The labels of captures of a lab that have a manifest; that of its origin has none."""
-        parent = self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent
-        return sorted(path.parent.name for path in parent.glob(f"*/{MANIFEST}"))
+        return [one.name for one in self.capture_directories(lab) if (one / MANIFEST).exists()]
 
     def captured(self, lab: str) -> list[Path]:
         """The files of all captures of a lab."""
-        parent = self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent
-        return sorted(parent.glob("*/*"))
+        return [path for one in self.capture_directories(lab) for path in entries(one)]
 
     def template(self, key: str) -> Path:
         """The directory of a template."""
@@ -374,15 +389,51 @@ def make_directory(path: Path, mode: int) -> Path:
     return path
 
 
+def entries(folder: Path, depth: int = 1) -> list[Path]:
+    """What is ``depth`` levels below ``folder``, sorted; without what others removed meanwhile.
+
+    Nothing if the folder itself is absent.
+    """
+    # pathlib's glob raises for a directory that vanishes before it is opened, until Python 3.13.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        found = sorted(folder.iterdir())
+        return found if depth == 1 else [each for one in found for each in entries(one, depth - 1)]
+    return []
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove a directory with all that is in it; fine if others do so, or did, as well."""
+    import shutil
+
+    while os.path.lexists(directory):
+        with contextlib.suppress(FileNotFoundError):  # of one entry: others may be left
+            shutil.rmtree(directory)
+
+
 def unwritable(path: Path, error: OSError) -> HostUnfit:
-    """What to tell when ``path`` in the home cannot be written."""
+    """The error for ``path`` in the home, which could not be written because of ``error``.
+
+    That may be about another file, such as one that was to be copied: the message names it.
+    """
     reason = error.strerror or str(error)
+    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    other = not _is_part(named, path)
     if is_full(error):
-        return no_space(path)
+        return no_space(named if other else path)
     return HostUnfit(
-        f"{path} cannot be written: {reason}",
+        f"{path} cannot be written: {f'{named}: ' if other else ''}{reason}",
         hint="set LAB_HOME to a directory you may write to, or become its owner",
     )
+
+
+def _is_part(named: Path, path: Path) -> bool:
+    """Whether an error about ``named`` is one about ``path``: its draft, its folder, its content.
+
+    A name without a directory is one that is removed with its directory.
+    """
+    if path in (named, *named.parents) or named in path.parents or not named.is_absolute():
+        return True
+    return named.parent == path.parent and named.name.startswith(f"{path.name}.")
 
 
 def is_full(error: OSError) -> bool:
@@ -409,11 +460,39 @@ def mount_point(path: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """For a block that writes ``path``: raises HostUnfit where the system refuses that."""
+    """For a block that writes ``path``: raises HostUnfit where the system refuses that.
+
+    Nothing else belongs into it: another thing's OSError would be reported as this file's. A file
+    that is written while something else is read, counted or run is a ``new_file``.
+    """
     try:
         yield
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def new_file(path: Path) -> io.BufferedWriter:
+    """The new file ``path``, ours alone; what it does raises HostUnfit if the system refuses it."""
+    return io.BufferedWriter(_NewFile(path))
+
+
+class _NewFile(io.FileIO):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with writing(path):
+            super().__init__(path, "xb", opener=_open_privately)
+
+    def write(self, data: Buffer, /) -> int:
+        with writing(self._path):
+            return super().write(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        with writing(self._path):
+            return super().truncate(size)
+
+
+def _open_privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager

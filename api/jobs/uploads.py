@@ -17,7 +17,7 @@ from lab.api.core.core import Core
 from lab.api.jobs.quota import room_for_uploads, uploaded
 from lab.api.jobs.stored import read_facts
 from lab.errors import LimitReached, NotFound
-from lab.paths import PRIVATE, make_directory, writing
+from lab.paths import PRIVATE, entries, make_directory, new_file, writing
 from lab.requests.datasets import CreateDataset
 from lab.state.service import TokenRecord
 from lab.units import format_duration, format_size
@@ -48,7 +48,7 @@ def receive(core: Core, token: TokenRecord, identity: str, name: str, file: int)
         directory = core.settings.home.upload(token.id, identity)
         make_directory(directory.parent, PRIVATE)
         with _writing:
-            if (there := len([*directory.parent.iterdir()])) >= _OPEN:
+            if (there := len(entries(directory.parent))) >= _OPEN:
                 raise LimitReached(
                     f"this token has {there} uploads that are not loaded yet, {_OPEN} is the limit",
                     hint=f"load them; unused ones are removed after {format_duration(KEPT)}",
@@ -65,8 +65,7 @@ def receive(core: Core, token: TokenRecord, identity: str, name: str, file: int)
 
 def _copy(core: Core, token: TokenRecord, source: int, path: Path) -> int:
     size, looked, room = 0, -_LOOK_EVERY, math.inf
-    with writing(path), path.open("xb") as out:
-        path.chmod(0o600)
+    with new_file(path) as out:
         while piece := os.read(source, _PIECE):
             if size - looked >= _LOOK_EVERY:
                 looked = size
@@ -77,7 +76,8 @@ def _copy(core: Core, token: TokenRecord, source: int, path: Path) -> int:
                 out.write(piece)
                 out.flush()
             size += len(piece)
-        os.fsync(out.fileno())
+        with writing(path):
+            os.fsync(out.fileno())
     return size
 
 
@@ -87,7 +87,7 @@ def _check_room(core: Core, token: TokenRecord, room: float, more: int) -> None:
     ``room``: for those of its whole project.
     """
     most = core.settings.serve.dataset_size if token.scope != "admin" else 0
-    if most and _size(core, token) + more > most:
+    if most and core.settings.home.uploaded(token.id) + more > most:
         raise LimitReached(
             f"the uploads of this token that are not loaded yet exceed {format_size(most)}"
             " with this one",
@@ -108,17 +108,27 @@ def discard(core: Core, token: str, identity: str) -> None:
 
 def find(core: Core, token: TokenRecord, identity: str) -> Path:
     """The file of an upload; raises NotFound, also for those of other tokens."""
-    directory = core.settings.home.upload(token.id, identity)
-    with suppress(OSError):
-        for path in directory.iterdir():
-            return path
-    raise NotFound(f"there is no upload {identity}", hint="it is kept for an hour: send it again")
+    for path in entries(core.settings.home.upload(token.id, identity)):
+        return path
+    raise _absent(identity)
+
+
+def size(upload: Path) -> int:
+    """Bytes of the file of an upload; raises NotFound if a job has loaded it meanwhile."""
+    try:
+        return upload.stat().st_size
+    except FileNotFoundError:
+        raise _absent(upload.parent.name) from None
+
+
+def _absent(identity: str) -> NotFound:
+    return NotFound(f"there is no upload {identity}", hint="it is kept for an hour: send it again")
 
 
 def prune(core: Core, now: float) -> None:
     """Remove uploads that no job uses, once they are old; ``now``: epoch seconds."""
     home = core.settings.home
-    there = [*home.uploads.glob("*/*")]
+    there = entries(home.uploads, 2)
     if not there:
         return
     jobs = [job for job in core.store.jobs.open() if job.kind == "create-dataset"]
@@ -128,15 +138,6 @@ def prune(core: Core, now: float) -> None:
             last = max(one.stat().st_mtime for one in (directory, *directory.iterdir()))
             if directory not in used and last + KEPT <= now:
                 shutil.rmtree(directory, ignore_errors=True)
-
-
-def _size(core: Core, token: TokenRecord) -> int:
-    """Bytes of a token's uploads that are not loaded yet, of one that is being sent too."""
-    total = 0
-    for path in core.settings.home.upload(token.id, "x").parent.glob("*/*"):
-        with suppress(OSError):  # loaded by now
-            total += path.stat().st_size
-    return total
 
 
 def _check_space(core: Core) -> None:

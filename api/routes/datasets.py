@@ -215,7 +215,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateDataset, key: str | N
         upload = core.settings.home.uploads / request.upload if request.upload else None
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, project, [guest], added="this dataset's loading")
-        size = upload.stat().st_size if upload else dataset.foreseen(core.store, source)
+        size = uploads.size(upload) if upload else dataset.foreseen(core.store, source)
         most = core.settings.serve.dataset_size
         if not caller.may("admin") and most and size > most and not asked.source.startswith("lab:"):
             raise _too_large(size, most)

@@ -5,6 +5,7 @@ A shell cannot show messages during completion: on any error there are no names.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,15 +43,20 @@ def labs_and_files(ctx: typer.Context, incomplete: str) -> list[str]:
     """The nodes of recorded labs, as ``LAB:NODE:/``, then the files of this directory."""
     from pathlib import Path
 
+    from lab.paths import entries
+
     recorded = _recorded(ctx).labs
     nodes = [f"{lab}:{node}:/" for lab, names in recorded.items() for node in names]
     directory, _, begun = incomplete.rpartition("/")
     place = Path(f"{directory}/" if "/" in incomplete else ".")
-    files = sorted(
+    found = []
+    with suppress(OSError):  # it cannot be read
+        found = entries(place)
+    files = [
         f"{directory}/{path.name}" if "/" in incomplete else path.name
-        for path in (place.iterdir() if place.is_dir() else ())
+        for path in found
         if path.name.startswith(begun)
-    )
+    ]
     return [name for name in (*nodes, *files) if name.startswith(incomplete)]
 
 

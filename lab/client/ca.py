@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab.errors import HostUnfit, LabError
-from lab.paths import PRIVATE, make_directory, replaced, writing
+from lab.paths import PRIVATE, make_directory, replaced
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _LIMIT = 65536
@@ -43,14 +43,16 @@ def keep(pem: str, env: Mapping[str, str] = os.environ) -> Path:
 
 def _write(directory: Path, pem: str) -> Path:
     path = directory / f"ca-{hashlib.sha256(pem.encode()).hexdigest()[:16]}.pem"
-    with writing(path):
-        if not path.exists() or path.read_text(encoding="utf-8") != pem:
-            with replaced(path) as draft:
-                draft.write_text(pem, encoding="utf-8")
-            _prune(directory)
-        else:
-            with suppress(OSError):  # in a cache that can only be read
-                os.utime(path)
+    found = None
+    with suppress(OSError, UnicodeDecodeError):
+        found = path.read_text(encoding="utf-8")
+    if found == pem:
+        with suppress(OSError):  # in a cache that can only be read
+            os.utime(path)
+    else:
+        with replaced(path) as draft:
+            draft.write_text(pem, encoding="utf-8")
+        _prune(directory)
     return path
 
 

@@ -11,7 +11,6 @@ command sees what another one made with the right owners.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.imagebuild import userns
-from lab.paths import writing
+from lab.paths import remove_directory, writing
 from lab.run import require, run
 
 _TREE = ("--fork", "--kill-child", "--pid", "--mount-proc", "--mount")
@@ -66,8 +65,8 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
     own namespace, which needs Linux. Raises HostUnfit, CommandFailed.
     """
     if os.geteuid() == 0:
-        with writing(Path(path)), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        with writing(Path(path)):
+            remove_directory(Path(path))
         return
     # Files that belong to the user need no namespace.
     shutil.rmtree(path, ignore_errors=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from lab.errors import InvalidSpec, NotFound
 from lab.names import VolumeName
+from lab.paths import entries
 from lab.storage.volume_directory import (
     SNAPSHOTS,
     SnapshotRecord,
     VolumeDirectory,
-    entries,
     write_json,
 )
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.locks import flock
+from lab.paths import entries
 
 
 @contextlib.contextmanager
@@ -49,11 +50,7 @@ def abandoned(parent: Path) -> Iterator[Path]:
 
     Empty ones are removed silently: a process that is just creating one tries again.
     """
-    try:
-        entries = sorted(parent.iterdir())
-    except FileNotFoundError:
-        return
-    for path in entries:
+    for path in entries(parent):
         if path.is_dir():
             with contextlib.suppress(BlockingIOError, FileNotFoundError), hold(path, wait=False):
                 if any(path.iterdir()):

@@ -29,7 +29,7 @@ from typing import Any
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import VolumeName
-from lab.paths import sync
+from lab.paths import entries, sync
 from lab.storage import Space, clone_lock, rules
 
 DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
@@ -95,7 +95,7 @@ class VolumeDirectory:
     def names(self) -> Iterator[VolumeName]:
         """All volumes below ``root``, of any installation."""
         for kind in _KINDS:
-            for path in _below(self.root / kind, 3):
+            for path in entries(self.root / kind, 3):
                 with contextlib.suppress(InvalidSpec):
                     yield VolumeName.parse(path.relative_to(self.root).as_posix())
 
@@ -176,7 +176,7 @@ class VolumeDirectory:
         """Remove all empty folders that killed calls left."""
         for kind in _KINDS:
             for depth in (2, 1):
-                for folder in _below(self.root / kind, depth):
+                for folder in entries(self.root / kind, depth):
                     self.tidy(folder)
 
     def give(self, disk: Path) -> None:
@@ -240,27 +240,11 @@ class VolumeDirectory:
                 self.add_folder(folder)
 
 
-def entries(folder: Path) -> list[Path]:
-    """The entries of ``folder``, sorted; none if it is absent, or removed meanwhile."""
-    # pathlib's glob raises for that, in some versions of Python
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(folder.iterdir())
-    return []
-
-
 def write_json(path: Path, fields: object) -> None:
     """Write a small new file."""
     with path.open("x", encoding="utf-8") as file:
         json.dump(fields, file)
     path.chmod(_WRITABLE)
-
-
-def _below(folder: Path, depth: int) -> Iterator[Path]:
-    for path in entries(folder):
-        if depth == 1:
-            yield path
-        else:
-            yield from _below(path, depth - 1)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

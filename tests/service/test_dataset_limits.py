@@ -19,12 +19,13 @@ from lab.api.jobs import uploads
 from lab.api.jobs.quota import Loading, uploaded
 from lab.api.jobs.submit import new_job
 from lab.config.datasetfile import ScheduledDataset
-from lab.errors import LimitReached
+from lab.errors import LimitReached, NotFound
 from lab.lifecycle.service import token as tokens
 from lab.requests.datasets import RefreshDataset
 from lab.units import GIB, MIB
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, site
+from tests.support.vanishing import vanishing
 
 SLEEPS = "CREATE TABLE t (a INT);\nDO SLEEP(31536000);\n"
 """A server that loads without end."""
@@ -133,6 +134,31 @@ def test_uploads_at_the_same_time_share_the_quota(tmp_path: Path) -> None:
             found = list(threads.map(send, range(2)))
         assert sum("limited to 6M of disk" in str(one) for one in found) >= 1, found
         assert uploaded(here.service.core, "shop") <= 6 * MIB
+
+
+def test_an_upload_is_not_affected_by_the_end_of_another(tmp_path: Path) -> None:
+    """One is removed after it was counted in, before its size is read."""
+    with site(tmp_path) as here:
+        core = here.service.core
+        record = tokens.check(core.store, here.token(disk=60 * MIB))
+        (tmp_path / "blob.sql").write_bytes(b"-- x\n")
+        first, second = (os.open(tmp_path / "blob.sql", os.O_RDONLY) for _ in range(2))
+        uploads.receive(core, record, "other", "a.sql", first)
+        with vanishing(core.settings.home.upload(record.id, "other")):
+            uploads.receive(core, record, "mine", "a.sql", second)
+        assert uploaded(core, "shop") == 5
+
+
+def test_an_upload_that_is_loaded_meanwhile_is_not_found(tmp_path: Path) -> None:
+    """Two requests name it: the second comes when the first one's job has just removed it."""
+    with site(tmp_path) as here:
+        token = here.token()
+        core, record = here.service.core, tokens.check(here.service.core.store, token)
+        body = asked(here, token, tmp_path, "-- x\n")
+        found = uploads.find(core, record, body["source"].removeprefix("upload:"))
+        uploads.discard(core, record.id, found.parent.name)
+        with pytest.raises(NotFound, match="there is no upload"):
+            uploads.size(found)
 
 
 def test_uploads_of_a_token_are_limited_in_number(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -10,7 +13,18 @@ import pytest
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.names import Owner, template_ref
-from lab.paths import PRIVATE, Home, default_root, make_directory, replaced
+from lab.paths import (
+    PRIVATE,
+    Home,
+    default_root,
+    entries,
+    make_directory,
+    new_file,
+    remove_directory,
+    replaced,
+    writing,
+)
+from tests.support.vanishing import before, vanishing
 
 
 def mode(path: Path) -> int:
@@ -225,3 +239,72 @@ def test_a_file_that_cannot_be_replaced_is_an_error_of_the_host(tmp_path: Path) 
     with pytest.raises(HostUnfit, match="cannot be written"), replaced(path) as draft:
         draft.write_text("new")
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_vanishes_while_it_is_listed_is_left_out(tmp_path: Path, depth: int) -> None:
+    """Protects all views of directories from which others remove what is theirs."""
+    for name in ("a", "b"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+        (tmp_path / "all" / name / "file").touch()
+    gone = tmp_path / "all" / ("" if depth == 1 else "a")
+    with vanishing(gone):
+        found = entries(tmp_path / "all", depth)
+    assert found == ([] if depth == 1 else [tmp_path / "all/b/file"])
+
+
+def test_a_file_among_directories_has_no_entries(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert entries(tmp_path, 2) == entries(tmp_path / "file") == []
+
+
+def test_a_directory_is_removed_though_others_remove_parts_of_it(tmp_path: Path) -> None:
+    """Protects from leaving the rest, and calling it removed."""
+    directory = tmp_path / "lab"
+    (directory / "private").mkdir(parents=True)
+    names = [f"n{number}.seed" for number in range(9)]
+    for name in names:
+        (directory / name).touch()
+    with before(("os.remove",), names[0], (directory / names[0]).unlink):
+        remove_directory(directory)
+    assert not directory.exists()
+    remove_directory(directory)
+
+
+def test_an_error_names_the_file_that_it_is_about(tmp_path: Path) -> None:
+    """Protects from a search for what is wrong with a file that is fine."""
+    path = tmp_path / "images" / "kernel"
+    with pytest.raises(HostUnfit) as failure, writing(path):
+        shutil.copyfile(tmp_path / "builds" / "vmlinuz", path)
+    there = f"{path} cannot be written: {tmp_path}/builds/vmlinuz: No such file or directory"
+    assert failure.value.what == there
+    with pytest.raises(HostUnfit) as failure, writing(path):
+        path.touch()
+    assert failure.value.what == f"{path} cannot be written: No such file or directory"
+    with pytest.raises(HostUnfit) as failure, writing(path):
+        raise OSError(errno.ENOSPC, "", "/proc/file")
+    assert failure.value.what.endswith("no space is left on the file system at /proc")
+
+
+def test_a_new_file_reports_what_concerns_it_only(tmp_path: Path) -> None:
+    """Protects from blaming a file for what was read, or counted, while it was written."""
+    path = tmp_path / "spool"
+
+    def copy(source: Path) -> None:
+        with new_file(path) as out:
+            out.write(source.read_bytes())
+
+    with pytest.raises(FileNotFoundError):
+        copy(tmp_path / "dump")
+    assert mode(path) == 0o600
+    (tmp_path / "dump").write_bytes(bytes(8192))
+    with pytest.raises(HostUnfit, match=f"{path} cannot be written: File exists"):
+        copy(tmp_path / "dump")
+    path.unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(HostUnfit, match=f"{path} cannot be written: File too large"):
+            copy(tmp_path / "dump")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

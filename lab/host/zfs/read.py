@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from lab.host.zfs import parse
 from lab.host.zfs.facts import Facts, Lvm, Pool, System, Tunable, Unknown
 from lab.host.zfs.source import Source, formed
+from lab.paths import entries
 
 TUNABLES: Mapping[str, tuple[str, str]] = {
     "arc_max": ("zfs_arc_max", "vfs.zfs.arc.max"),
@@ -121,10 +122,11 @@ def _lvm(source: Source) -> Lvm | Unknown | None:
 def _holders(source: Source) -> Mapping[str, str] | Unknown:
     found = {}
     try:
-        for holder in sorted(source.path(_BLOCK).glob("zd*/holders/*")):
-            kind = source.text(f"{_BLOCK}/{holder.name}/dm/uuid")
-            device = holder.parent.parent.name
-            found[device] = holder.name if isinstance(kind, Unknown) else kind.strip()
+        for device in entries(source.path(_BLOCK)):
+            holders = entries(device / "holders") if device.name.startswith("zd") else ()
+            for holder in holders:
+                kind = source.text(f"{_BLOCK}/{holder.name}/dm/uuid")
+                found[device.name] = holder.name if isinstance(kind, Unknown) else kind.strip()
     except OSError as error:
         return Unknown(f"{_BLOCK}: {error.strerror}")
     return found

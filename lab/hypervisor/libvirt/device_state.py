@@ -18,7 +18,7 @@ from typing import Any
 
 from lab.errors import HostUnfit, NotReady
 from lab.hypervisor.libvirt.stream import PAGE
-from lab.paths import REACHABLE, unwritable
+from lab.paths import REACHABLE, new_file
 from lab.storage import clone_lock
 from lab.wait import Deadline, attempts
 
@@ -174,16 +174,15 @@ def _late() -> NotReady:
 def _receive(listener: socket.socket, to: Path, deadline: Deadline, most: int) -> None:
     try:
         connection, _ = listener.accept()
-        to.touch(0o600, exist_ok=False)
-        with connection, to.open("wb") as file:
+        with connection, new_file(to) as file:
             while chunk := _next(connection, deadline):
                 most -= file.write(chunk)
                 if most < 0:
                     raise HostUnfit("QEMU sent more device state than the guest has memory")
     except TimeoutError:
         raise HostUnfit("QEMU did not send its device state in time") from None
-    except OSError as error:
-        raise unwritable(to, error) from error
+    except OSError as error:  # of the socket
+        raise HostUnfit(f"QEMU did not send its device state: {error.strerror}") from error
 
 
 def _next(connection: socket.socket, deadline: Deadline) -> bytes:

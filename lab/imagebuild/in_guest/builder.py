@@ -67,13 +67,12 @@ class Builder:
         owner = Owner("image", out.name)
         guest = self._guest(owner, scratch)
         result = guest.disks[1].path
-        with writing(scratch):
-            with progress.step("prepare", f"copying {self.cloud_image.name}"):
-                self._write_disks(guest, recipe, layout)
-            with progress.step("builder", f"building in a guest of {self.cloud_image.name}"):
-                self._run(guest, progress)
-            with progress.step("collect", "reading what the builder made"):
-                return guest_result.read(result, out, recipe, layout, log)
+        with progress.step("prepare", f"copying {self.cloud_image.name}"), writing(scratch):
+            self._write_disks(guest, recipe, layout)
+        with progress.step("builder", f"building in a guest of {self.cloud_image.name}"):
+            self._run(guest, progress)
+        with progress.step("collect", "reading what the builder made"):
+            return guest_result.read(result, out, recipe, layout, log)
 
     def _guest(self, owner: Owner, scratch: Path) -> GuestSpec:
         # The same image may be built in two homes at once.

@@ -16,6 +16,7 @@ from lab.imagebuild import manifest
 from lab.imagebuild.__main__ import FAILURE
 from lab.imagebuild.manifest import MANIFEST, BuiltImage
 from lab.imagebuild.recipe import Recipe
+from lab.paths import writing
 from lab.units import MIB
 
 _FILES = {"kernel": 256 * MIB, "initrd": 512 * MIB, MANIFEST: MIB, FAILURE: MIB, "status": 1024}
@@ -39,9 +40,13 @@ def read(result: Path, out: Path, recipe: Recipe, layout: Layout, log: Path) -> 
                 limit = _LOG_LIMIT if member.name == _LOG else limits.get(member.name)
                 if content is None or limit is None or member.size > limit:
                     raise _senseless(f"{member.name[:80]!r}, {member.size} bytes")
-                _write(content, log if member.name == _LOG else out / member.name, member.size)
+                path = log if member.name == _LOG else out / member.name
+                with writing(path):
+                    _write(content, path, member.size)
     except tarfile.TarError as error:
         raise _senseless(str(error)) from None
+    except OSError as error:
+        raise HostUnfit(f"the builder's disk {result} cannot be read: {error.strerror}") from error
     if not (out / "status").exists():
         raise HostUnfit(
             "the builder ended without a result",

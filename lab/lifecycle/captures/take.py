@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.personalise import set_clocks
 from lab.names import CaptureRef, GuestName, VolumeName
-from lab.paths import REACHABLE, make_directory, writing
+from lab.paths import REACHABLE, make_directory, remove_directory, writing
 from lab.storage import VolumeSnapshot
 from lab.undo import Undo
 
@@ -97,8 +96,7 @@ def remove_files(ctx: Context, ref: CaptureRef) -> None:
     """Remove the files of a capture of a lab; fine if absent."""
     directory = ctx.home.directory(ref)
     with writing(directory):
-        if directory.exists():
-            shutil.rmtree(directory)
+        remove_directory(directory)
 
 
 def _paused(

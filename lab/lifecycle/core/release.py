@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from lab.errors import HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.names import CaptureRef, GuestName, Owner
-from lab.paths import writing
+from lab.paths import remove_directory, writing
 from lab.storage import Volume
 
 
@@ -124,6 +122,6 @@ def _files(ctx: Context, owner: Owner, guests: list[GuestName]) -> list[str]:
     directory = ctx.home.directory(owner)
     if not directory.exists():
         return []
-    with writing(directory), contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
+    with writing(directory):
+        remove_directory(directory)
     return [f"files {directory}"]

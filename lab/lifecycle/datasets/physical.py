@@ -13,7 +13,7 @@ from lab.datasets.backup import Backup, Contents
 from lab.datasets.source import BackupDirectory, BackupStream
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets.loader import Refused, Server
-from lab.paths import writing
+from lab.paths import new_file
 from lab.progress import ByteProgress
 from lab.units import MIB
 
@@ -61,8 +61,7 @@ def write(source: Physical, path: Path, version: str, progress: Callable[[int], 
     else:
         data = backups.unpacked_stream(source)
     contents, done = Contents(), 0
-    with writing(path), path.open("xb") as out:
-        path.chmod(0o600)
+    with new_file(path) as out:
         for chunk in backups.checked(data, name, contents):
             out.write(chunk)
             done += len(chunk)

@@ -28,7 +28,7 @@ from lab.datasets.source import (
 )
 from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, Found, survey, truncated
 from lab.errors import InvalidSpec
-from lab.paths import writing
+from lab.paths import new_file, writing
 from lab.units import MIB
 
 _ALL = Selection()
@@ -122,8 +122,7 @@ def write(
     server to be reached.
     """
     parts: list[SqlSlice] = []
-    with writing(path), path.open("xb") as out:
-        path.chmod(0o600)
+    with new_file(path) as out:
         out.write(b"\n" * _FIRST)  # its size; see below
         done, line = _FIRST, 2
 
@@ -166,7 +165,8 @@ def write(
         text = b""
         if source is not None and not found.databases:
             text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
-        os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
+        with writing(path):
+            os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
     return Spool(path, size, tuple(parts), found)
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from lab import host, schedule
 from lab.errors import Busy, Conflict, LabError, NotFound
@@ -28,7 +27,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
-from lab.paths import MANIFEST, REACHABLE, make_directory, sync, writing
+from lab.paths import MANIFEST, REACHABLE, entries, make_directory, sync, writing
 from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
@@ -360,12 +359,8 @@ def _whole(labels: Sequence[Sequence[str]], incomplete: Collection[str]) -> list
 
 def _incomplete(ctx: Context, name: str) -> set[str]:
     """The labels of snapshots whose taking, or removal, was interrupted: they have no manifest."""
-    return {path.name for path in _directories(ctx, name) if not (path / MANIFEST).exists()}
-
-
-def _directories(ctx: Context, name: str) -> list[Path]:
-    parent = ctx.home.directory(CaptureRef(Owner("lab", name), ORIGIN)).parent
-    return sorted(parent.iterdir()) if parent.is_dir() else []
+    directories = ctx.home.capture_directories(name)
+    return {path.name for path in directories if not (path / MANIFEST).exists()}
 
 
 def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeName]:
@@ -425,7 +420,7 @@ def _torn(ctx: Context, name: str) -> list[str]:
     if not labels:
         return []
     whole = set(labels[0]).intersection(*labels) - _incomplete(ctx, name)
-    known = {path.name for path in _directories(ctx, name)}
+    known = {path.name for path in ctx.home.capture_directories(name)}
     return sorted(known.union(*labels) - whole)
 
 
@@ -463,7 +458,7 @@ def view_of(ctx: Context, capture: Capture) -> SnapshotView:
         warm=capture.warm,
         why_cold="" if capture.warm else capture.why_cold,
         pause=capture.pause,
-        ram=sparse.taken(directory.glob("*")),
+        ram=sparse.taken(entries(directory)),
         protected=capture.protected,
         expires_at=capture.expires_at,
         parent=str(capture.parent or ""),

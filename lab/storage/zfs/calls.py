@@ -20,7 +20,7 @@ from pathlib import Path
 from lab.errors import HostUnfit
 from lab.locks import flock
 from lab.names import VolumeName
-from lab.paths import PRIVATE, make_directory
+from lab.paths import PRIVATE, entries, make_directory
 from lab.storage import clone_lock
 from lab.wait import Deadline
 
@@ -71,7 +71,7 @@ class RunningCalls:
 
     def settle(self) -> None:
         """Wait for the commands of killed calls; raises HostUnfit if one does not end."""
-        for path in self._entries():
+        for path in entries(self._calls):
             with (
                 contextlib.suppress(BlockingIOError, FileNotFoundError),
                 clone_lock.hold(path, shared=True, wait=False),
@@ -98,11 +98,6 @@ class RunningCalls:
                 (path / _NOTE).unlink()
             path.rmdir()
         return done
-
-    def _entries(self) -> list[Path]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return list(self._calls.iterdir())
-        return []
 
 
 def _wait_for_commands(path: Path) -> None:

@@ -15,6 +15,7 @@ from lab.errors import InvalidSpec
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 from lab.state.store import Store
+from tests.support.vanishing import vanishing
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 
@@ -102,6 +103,16 @@ def test_nothing_is_offered_when_something_is_wrong(
             raise RuntimeError(settings)
 
     assert offered("lab status ", Broken(), monkeypatch, capsys) == []
+
+
+def test_a_directory_that_vanishes_offers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps/shop.sql").touch()
+    line = f"lab cp {tmp_path}/dumps/"
+    with vanishing(tmp_path / "dumps"):
+        assert offered(line, FakeLifecycle(), monkeypatch, capsys) == []
 
 
 def test_names_come_from_the_state(

@@ -17,6 +17,7 @@ from lab.host.zfs import source as sources
 from lab.host.zfs.facts import Facts, Lvm, Pool, Tunable, Unknown, Versions
 from lab.host.zfs.read import read
 from lab.host.zfs.source import Source
+from tests.support.vanishing import vanishing
 from tests.support.zfs_hosts import Programs, freebsd, link, linux, put, text
 
 
@@ -128,6 +129,8 @@ def test_what_is_stacked_on_zvols(tmp_path: Path) -> None:
     put(tmp_path, "sys/class/block/zd16/holders/dm-3", "")
     put(tmp_path, "sys/class/block/zd32p1/holders/md127", "")
     assert read_linux(source).holders == {"zd16": "LVM-abc", "zd32p1": "md127"}
+    with vanishing(tmp_path / "sys/class/block/zd16/holders"):  # a ZVol that is destroyed
+        assert read_linux(source).holders == {"zd32p1": "md127"}
 
 
 def test_a_rule_that_was_disabled(tmp_path: Path) -> None:

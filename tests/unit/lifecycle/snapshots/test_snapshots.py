@@ -23,6 +23,7 @@ from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.service import usage
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import template_ref
@@ -30,6 +31,7 @@ from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import MIB
 from tests.support.lifecycle_world import World, named, unobserved
+from tests.support.vanishing import vanishing
 
 COLD = Capabilities("fake", "fake", why_cold="it is cold")
 
@@ -284,6 +286,20 @@ def test_a_snapshot_that_is_killed_leaves_a_lab_that_goes_on(world: World) -> No
             assert query(ctx, "shop", "n1", "SELECT 1").rows
         step += 1
     assert seen >= {"hypervisor.pause", "storage.snapshot", "hypervisor.resume"}
+
+
+def test_what_a_project_uses_is_counted_while_a_snapshot_is_removed(ctx: Context) -> None:
+    """Also while the lab is: no view fails as something else ends."""
+    for name in ("one", "two"):
+        snapshot.take(ctx, TakeSnapshot(lab="shop", name=name))
+    one, two = ctx.home.capture_directories("shop")[-2:]
+    whole = usage.used(ctx)[""].disk
+    with vanishing(one):
+        assert usage.used(ctx)[""].disk < whole
+    with vanishing(two):
+        assert ctx.home.captured("shop") == []
+    with vanishing(two.parent):
+        assert labels(ctx) == ["origin", "one", "two"]
 
 
 def test_a_name_of_labs_own_is_refused() -> None:
