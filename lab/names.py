@@ -37,6 +37,7 @@ NODE_NAME = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
+PROJECT_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 FORMS: Mapping[str, str] = {
     LAB_NAME: "a lower-case letter, then letters, digits and hyphens, at most"
     f" {LAB_NAME_LIMIT} in all, such as shop-2",
@@ -45,6 +46,7 @@ FORMS: Mapping[str, str] = {
     DATASET: "a dataset such as shop, or a version such as shop@2",
     WORD: "letters, digits, dots, hyphens and underscores, at most 64",
     ENGINE: "a name such as mariadb, or a series such as mariadb:10.11",
+    PROJECT_NAME: "up to 64 letters, digits, dots, hyphens, underscores and @",
 }
 """The patterns in the limits of requests, and what they mean."""
 

@@ -24,6 +24,7 @@ from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, Promote, RollBack
 from lab.requests.request import Mark, Request
 from lab.requests.snapshots import TakeSnapshot
+from lab.requests.tokens import CreateToken
 
 R = TypeVar("R", bound=Request)
 
@@ -36,6 +37,7 @@ NAMES: Mapping[type[Request], str] = {
     BuildImage: "ImageRequest",
     BuildTemplate: "TemplateRequest",
     CreateDataset: "DatasetRequest",
+    CreateToken: "TokenRequest",
 }
 """What the OpenAPI document calls the body of a request."""
 

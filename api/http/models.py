@@ -6,15 +6,11 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from lab.api.http.units import Bytes, Seconds, Time
+from lab.api.http.units import Seconds
 from lab.requests.labs import LEASE_LIMIT
-from lab.requests.request import IN_BYTES, IN_SECONDS
-from lab.state.service import Scope
+from lab.requests.request import IN_SECONDS
 
 T = TypeVar("T")
-M = TypeVar("M", bound=BaseModel)
-
-_LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 
 Ttl = Annotated[Seconds, Field(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
 Idle = Annotated[Seconds, Field(ge=60, le=LEASE_LIMIT, examples=["30m"])]
@@ -35,17 +31,6 @@ class LabPatch(Asked):
         Field(description=f"End the lease after this time without use, {IN_SECONDS}; 0: never."),
     ] = None
     protected: bool | None = None
-
-
-class OfRecord(BaseModel):
-    """An answer of what a record has: of these fields only."""
-
-    model_config = ConfigDict(from_attributes=True, populate_by_name=True)
-
-    @classmethod
-    def of(cls: type[M], record: object) -> M:
-        """``record`` as the API returns it."""
-        return cls.model_validate(record)
 
 
 class Page(BaseModel, Generic[T]):
@@ -133,89 +118,3 @@ class Host(BaseModel):
     ]
     waiting: Annotated[int, Field(description="Jobs that wait for room.")]
     pools: list[PoolView]
-
-
-class TokenRequest(Asked):
-    """A token to create."""
-
-    name: Annotated[str, Field(pattern=_LABEL, examples=["ci"])]
-    project: Annotated[str, Field(pattern=_LABEL, examples=["shop"])]
-    scope: Scope = "use"
-    ttl: Annotated[
-        Annotated[Seconds, Field(gt=0, le=10 * 366 * 86400)] | None,
-        Field(description=f"The validity, {IN_SECONDS}; null: until it is revoked."),
-    ] = None
-    max_labs: Annotated[int | None, Field(ge=0, le=10000)] = None
-    max_nodes: Annotated[int | None, Field(ge=0, le=100000)] = None
-    max_memory: Annotated[
-        Annotated[Bytes, Field(ge=0, le=1 << 50)] | None,
-        Field(description=f"Of all nodes together, {IN_BYTES}."),
-    ] = None
-    max_cpus: Annotated[int | None, Field(ge=0, le=1000000)] = None
-    max_disk: Annotated[
-        Annotated[Bytes, Field(ge=0, le=1 << 60)] | None,
-        Field(description=f"Of all nodes and their snapshots together, {IN_BYTES}."),
-    ] = None
-    max_snapshots: Annotated[int | None, Field(ge=0, le=100000)] = None
-    max_templates: Annotated[int | None, Field(ge=0, le=10000)] = None
-    max_ttl: Annotated[
-        Annotated[Seconds, Field(ge=10, le=LEASE_LIMIT)] | None,
-        Field(description=f"The longest lease, {IN_SECONDS}."),
-    ] = None
-
-
-class Used(OfRecord):
-    """What a project has of all that quotas limit, jobs that have not ended included."""
-
-    labs: int
-    nodes: int
-    memory: Annotated[int, Field(description="In bytes.")]
-    cpus: int
-    disk: Annotated[int, Field(description="In bytes.")]
-    snapshots: int
-    templates: int
-
-
-class Token(OfRecord):
-    """A token, without its text. Null: not limited, except by the service's settings."""
-
-    id: str
-    name: str
-    project: str
-    scope: Scope
-    created_at: Time
-    expires_at: Time | None
-    revoked_at: Time | None
-    max_labs: int | None
-    max_nodes: int | None
-    max_memory: Annotated[int | None, Field(description="In bytes.")]
-    max_cpus: int | None
-    max_disk: Annotated[int | None, Field(description="In bytes.")]
-    max_snapshots: int | None
-    max_templates: int | None
-    max_ttl: Annotated[float | None, Field(description="In seconds.")]
-    last_used_at: Annotated[Time | None, Field(description="Null: never.")]
-    used: Annotated[
-        Used, Field(description="What its project has now, counted as its quotas count it.")
-    ]
-
-
-class MadeToken(BaseModel):
-    """A new token; its text is not shown again."""
-
-    token: Token
-    text: str
-
-
-class AuditEntry(OfRecord):
-    """An audit entry: a request that changes something or reads secrets, and its answer."""
-
-    id: int
-    at: Time
-    token: str
-    project: str
-    action: Annotated[str, Field(examples=["createLab"])]
-    target: Annotated[str, Field(examples=["/v1/labs"])]
-    status: int
-    request: str
-    address: str

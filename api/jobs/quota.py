@@ -15,7 +15,6 @@ from lab.datasets.source import parse
 from lab.errors import LabError, LimitReached
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.service import usage
-from lab.lifecycle.service.token import Used
 from lab.lifecycle.service.usage import KeptSnapshots, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
 from lab.requests.datasets import CreateDataset
@@ -24,6 +23,7 @@ from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord, TokenRecord
 from lab.units import MIB, format_size
+from lab.views.tokens import Used
 
 _LOOK_EVERY = 64 * MIB
 """Bytes after which what a project's labs and datasets take is asked again."""

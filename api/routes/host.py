@@ -14,16 +14,16 @@ from lab import host as machine
 from lab.api.core.admission import Need, need_of_lab
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
-from lab.api.http.answers import Answer, answer, model
+from lab.api.http.answers import Answer, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Asked, AuditEntry, Capacity, Host, Page, PoolView, Usage
+from lab.api.http.models import Asked, Capacity, Host, Page, PoolView, Usage
 from lab.api.http.units import ID_LIMIT, Seconds
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
 from lab.requests.request import IN_SECONDS
 from lab.state.records import LabWithNodes
-from lab.views.host import GcReport
+from lab.views.host import AuditEntry, GcReport
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
@@ -136,14 +136,14 @@ def _collect(core: Core, asked: GcRequest) -> GcReport:
         )
 
 
-@router.get("/audit", operation_id="listAudit")
+@router.get("/audit", operation_id="listAudit", response_model=page(AuditEntry))
 def audit(
     core: CoreOf,
     _: Admin,
     after: Annotated[int | None, Query(ge=1, le=ID_LIMIT)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> Page[AuditEntry]:
+) -> Page[Answer]:
     """The audit trail, the latest entry first."""
     found = core.store.audit.latest(before=after, limit=limit + 1)
-    items = [AuditEntry.of(record) for record in found[:limit]]
-    return Page(items=items, next=str(items[-1].id) if len(found) > limit else None)
+    items = [answer(record, AuditEntry) for record in found[:limit]]
+    return paged(AuditEntry, items, found[limit - 1].id if len(found) > limit else None)

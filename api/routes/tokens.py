@@ -9,94 +9,79 @@ from fastapi import APIRouter, Path, Query, Response
 
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
+from lab.api.http.answers import Answer, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import MadeToken, Page, Token, TokenRequest
+from lab.api.http.models import Page
 from lab.api.jobs import quota
 from lab.errors import NotFound
 from lab.lifecycle.service import token as tokens
-from lab.lifecycle.service.token import Quota
+from lab.requests.tokens import CreateToken
 from lab.state.service import TokenRecord
+from lab.views.tokens import MadeToken, TokenView
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"], route_class=Route)
 
 Id = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 
 
-@router.post("", operation_id="createToken", status_code=201)
-def create(core: CoreOf, _: Admin, asked: TokenRequest, response: Response) -> MadeToken:
+@router.post("", operation_id="createToken", status_code=201, response_model=model(MadeToken))
+def create(core: CoreOf, _: Admin, asked: FromBody[CreateToken], response: Response) -> Answer:
     """Create a token; its text is shown here and never again."""
-    limits = Quota(
-        labs=asked.max_labs,
-        nodes=asked.max_nodes,
-        memory=asked.max_memory,
-        ttl=asked.max_ttl,
-        cpus=asked.max_cpus,
-        disk=asked.max_disk,
-        snapshots=asked.max_snapshots,
-        templates=asked.max_templates,
-    )
-    made = tokens.create(
-        core.store,
-        asked.name,
-        scope=asked.scope,
-        project=asked.project,
-        ttl=asked.ttl,
-        quota=limits,
-    )
+    made = tokens.create(core.store, asked)
     response.headers["Location"] = f"/v1/tokens/{made.record.id}"
-    return MadeToken(token=_one(core, made.record), text=made.text)
+    return answer(made, MadeToken, token=_one(core, made.record))
 
 
-@router.get("", operation_id="listTokens")
+@router.get("", operation_id="listTokens", response_model=page(TokenView))
 def list_tokens(
     core: CoreOf,
     caller: Reader,
     project: Annotated[str, Query(max_length=64)] = "",
     after: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
-) -> Page[Token]:
+) -> Page[Answer]:
     """Tokens, the oldest first; revoked and expired ones too. Without admin: the caller's own."""
     found = tokens.tokens(core.store, project or None)
     if caller.project is not None:
         found = [record for record in found if record.id == caller.token.id]
     ids = [record.id for record in found]
     begin = ids.index(after) + 1 if after in ids else 0
-    items = _views(core, found[begin : begin + limit])
+    shown = found[begin : begin + limit]
     more = len(found) > begin + limit
-    return Page(items=items, next=items[-1].id if more else None)
+    return paged(TokenView, _answers(core, shown), shown[-1].id if more else None)
 
 
-@router.get("/{token}", operation_id="getToken")
-def get(core: CoreOf, caller: Reader, token: Id) -> Token:
+@router.get("/{token}", operation_id="getToken", response_model=model(TokenView))
+def get(core: CoreOf, caller: Reader, token: Id) -> Answer:
     """A token. Without admin: the caller's own."""
     if caller.project is not None and token != caller.token.id:
         raise NotFound(f"there is no token {token!r}")
     return _one(core, core.store.tokens.get(token))
 
 
-@router.delete("/{token}", operation_id="revokeToken")
-def revoke(core: CoreOf, _: Admin, token: Id) -> Token:
+@router.delete("/{token}", operation_id="revokeToken", response_model=model(TokenView))
+def revoke(core: CoreOf, _: Admin, token: Id) -> Answer:
     """Revoke a token, with immediate effect; no error if it is revoked already."""
     return _one(core, tokens.revoke(core.store, core.store.tokens.get(token).id))
 
 
-def _one(core: Core, record: TokenRecord) -> Token:
-    return _views(core, [record])[0]
+def _one(core: Core, record: TokenRecord) -> Answer:
+    return _answers(core, [record])[0]
 
 
-def _views(core: Core, records: Sequence[TokenRecord]) -> list[Token]:
+def _answers(core: Core, records: Sequence[TokenRecord]) -> list[Answer]:
     """Tokens, each with what its project has; the storage is listed once."""
     projects = {record.project for record in records}
     taken = quota.snapshots_of(core, next(iter(projects)) if len(projects) == 1 else None)
     used = {project: quota.used(core, project, taken) for project in projects}
     return [
-        Token.of(
-            {
-                **vars(record),
-                "last_used_at": core.known.last_used(record),
-                "used": used[record.project],
-            }
+        answer(
+            record,
+            TokenView,
+            last_used_at=core.known.last_used(record),
+            used=used[record.project],
         )
         for record in records
     ]

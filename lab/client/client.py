@@ -14,7 +14,6 @@ from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import read, read_lab
 from lab.client.run import run
 from lab.client.snapshots import Snapshots
-from lab.client.tokens import Tokens
 from lab.client.transport import Wire, path_of
 from lab.config.labfile import LabValues, merge
 from lab.errors import InvalidSpec, NotFound, NotReady
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from lab.client.archives import Archives
     from lab.client.datasets import Datasets
+    from lab.client.tokens import Tokens
 
 Action = Literal["start", "stop", "restart", "kill"]
 _POWER: Mapping[Action, type[Power]] = {
@@ -62,8 +62,8 @@ class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
     ``url`` empty: LAB_URL. ``token`` empty: LAB_TOKEN, else the file that docs/client.md names.
-    ``tokens``: for administrators. ``patience``: seconds of retries while the service is away. All
-    methods raise the errors that the service reports, and HostUnfit if it cannot be reached.
+    ``patience``: seconds of retries while the service is away. All methods raise the errors that
+    the service reports, and HostUnfit if it cannot be reached.
     """
 
     def __init__(self, url: str = "", token: str = "", *, patience: float = 60.0) -> None:
@@ -72,7 +72,6 @@ class Client:
         self._wire = Wire(self.url, found, patience=patience)
         self.jobs = Jobs(self._wire)
         self.snapshots = Snapshots(self._wire, self.jobs)
-        self.tokens = Tokens(self._wire)
         self._token = found
 
     def __repr__(self) -> str:
@@ -376,6 +375,13 @@ class Client:
         from lab.client.datasets import Datasets
 
         return Datasets(self._wire, self.jobs, self.url, self._token)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Tokens, for administrators."""
+        from lab.client.tokens import Tokens
+
+        return Tokens(self._wire)
 
     def engines(self) -> list[EngineView]:
         """All engines, each with its series."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from operator import gt, lt
+from operator import gt, le, lt
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -90,9 +90,16 @@ def body_fields(kind: type[Request]) -> dict[str, Any]:
 
 
 def body_of(request: Request) -> dict[str, Any]:
-    """The values of a request that an HTTP request sends: those that are not empty."""
-    found = {name: getattr(request, name) for name in body_fields(type(request))}
-    return {name: msgspec.to_builtins(value) for name, value in found.items() if value}
+    """The values of a request that an HTTP request sends: those that say something.
+
+    What is empty, such as a limit of 0, says something unless that is the default.
+    """
+    outside, found = body_fields(type(request)), {}
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        if field.name in outside and (value or value not in (None, {}, (), field.default)):
+            found[field.name] = msgspec.to_builtins(value)
+    return found
 
 
 def check(request: R) -> R:
@@ -125,6 +132,9 @@ def _outside(name: str, value: Any, declared: Any) -> InvalidSpec | None:
             return InvalidSpec(f"{name}: {value[:_MOST]!r} is invalid", hint=hint)
         if text := _beyond(meta, value, shown):
             return InvalidSpec(f"{name} {text}")
+    for choices in (get_args(part) for part in _parts(declared) if get_origin(part) is Literal):
+        if value not in choices:
+            return InvalidSpec(f"{name} is {value!r}", hint=f"one of: {', '.join(choices)}")
     return None
 
 
@@ -133,7 +143,10 @@ def _beyond(meta: msgspec.Meta, value: Any, shown: Callable[[Any], str]) -> str:
     if meta.max_length is not None and len(value) > meta.max_length:
         what = "characters" if isinstance(value, str) else "entries"
         return f"has {len(value)} {what}, {meta.max_length} at most"
-    for limit, beyond, words in ((meta.ge, lt, "at least"), (meta.le, gt, "at most")):
+    limits = (
+        (meta.gt, le, "is not enough"), (meta.ge, lt, "at least"), (meta.le, gt, "at most")
+    )  # fmt: skip
+    for limit, beyond, words in limits:
         if limit is not None and beyond(value, limit):
             return f"is {shown(value)}, {shown(limit)} {words}"
     if meta.multiple_of is not None and value % meta.multiple_of:

@@ -1,11 +1,12 @@
-"""What was done to a host, as it is shown."""
+"""What was done to a host, and by requests to its service, as it is shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
-from lab.marks import Public
+from lab.marks import Public, Time, public
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,18 @@ class GcReport:
     removed: Public[tuple[str, ...]]
     left: Public[tuple[str, ...]]
     snapshots: Public[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """An audit entry: a request that changes something or reads secrets, and its answer."""
+
+    id: Public[int]
+    at: Public[Time]
+    token: Public[str]
+    project: Public[str]
+    action: Annotated[str, public("createLab")]
+    target: Annotated[str, public("/v1/labs")]
+    status: Public[int]
+    request: Public[str]
+    address: Public[str]

@@ -16,12 +16,13 @@ from lab.names import FORMS
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab
 from lab.requests.request import Request, body_fields, body_of, check, fields, marked, subject
+from lab.requests.tokens import CreateToken
 
 KINDS: list[type[Request]] = sorted(
     {work.request for work in WORK.values()} | set(NAMES), key=lambda kind: kind.__name__
 )
 EXAMPLES: dict[str, Any] = {"blueprint": "pxc", "name": "shop", "source": "lab:a", "node": "n1",
-                            "recipe": "mariadb"}  # fmt: skip
+                            "recipe": "mariadb", "project": "shop"}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
@@ -63,6 +64,13 @@ def test_what_a_client_sends_is_read(kind: type[Request]) -> None:
     assert bodies.read(kind, body_of(request)) == request
 
 
+def test_a_zero_is_sent_where_it_says_something() -> None:
+    """Protects limits of nothing at all: without them a project has no limit."""
+    asked = CreateToken(name="ci", project="shop", max_labs=0)
+    assert body_of(asked) == {"name": "ci", "project": "shop", "scope": "use", "max_labs": 0}
+    assert body_of(CreateLab(blueprint="single")).keys() == {"blueprint", "memory", "cpus"}
+
+
 def test_limits_hold_on_the_command_line() -> None:
     """Protects a host from what its service would refuse."""
     assert check(BranchLab(lab="shop", count=2)).count == 2
@@ -74,6 +82,12 @@ def test_limits_hold_on_the_command_line() -> None:
         check(CreateLab(blueprint="single", disk=(1 << 30) + 1))
     with pytest.raises(InvalidSpec, match=r"^disk is 2T, 1T at most$"):
         check(CreateLab(blueprint="single", disk=2 << 40))
+    with pytest.raises(InvalidSpec, match=r"^ttl is 0s, 0s is not enough$"):
+        check(CreateToken(name="ci", project="shop", ttl=0.0))
+    owner: Any = {"name": "ci", "project": "shop", "scope": "own"}
+    with pytest.raises(InvalidSpec, match=r"^scope is 'own'$") as caught:
+        check(CreateToken(**owner))
+    assert caught.value.hint == "one of: read, use, admin"
     with pytest.raises(InvalidSpec, match="at: 'no label' is invalid") as caught:
         check(BranchLab(lab="shop", at="no label"))
     assert caught.value.hint == "a label, as in `lab snapshot ls`, or the name in it"

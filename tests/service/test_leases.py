@@ -23,6 +23,7 @@ from lab.locks.named import lock
 from lab.locks.queue import take_free
 from lab.requests.labs import CreateLab, Power, RollBack
 from lab.requests.snapshots import TakeSnapshot
+from lab.requests.tokens import CreateToken
 from lab.wait import Deadline, until
 from tests.support.killed_service import hooked
 from tests.support.lifecycle_world import World
@@ -205,7 +206,7 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
     """Protects who extends early: what was answered holds."""
     reached, go_on = threading.Event(), threading.Event()
     with slow(tmp_path, "hypervisor.restore", reached, go_on) as service:
-        tokens.create(service.core.store, "ci", scope="use", project="shop")
+        tokens.create(service.core.store, CreateToken(name="ci", scope="use", project="shop"))
         asked = msgspec.convert({**BODY, "name": "early", "ttl": 600.0}, CreateLab)
         submit(service.jobs, service_job("create", asked, lab="early", project="shop"))
         assert reached.wait(20)

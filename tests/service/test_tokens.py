@@ -14,6 +14,7 @@ from lab.lifecycle.core.context import open_recorded
 from lab.lifecycle.service import token as tokens
 from lab.lifecycle.service import usage
 from lab.paths import Home
+from lab.requests.tokens import CreateToken
 from lab.state import open_store
 from lab.units import format_size
 from tests.support.serve_world import BODY, MEMORY, Site, site
@@ -94,8 +95,8 @@ def test_known_tokens_stay_known_when_their_use_is_written(tmp_path: Path) -> No
     home = Home(tmp_path / "home")
     home.create()
     with open_store(home) as store, open_store(home) as other:
-        made = tokens.create(store, "ci", scope="use", project="shop")
-        revoked = tokens.create(store, "gone", scope="use", project="shop")
+        made = tokens.create(store, CreateToken(name="ci", scope="use", project="shop"))
+        revoked = tokens.create(store, CreateToken(name="gone", scope="use", project="shop"))
         known = KnownTokens()
         for text in (made.text, revoked.text):
             known.check(store, text)
@@ -109,5 +110,5 @@ def test_known_tokens_stay_known_when_their_use_is_written(tmp_path: Path) -> No
         before = store.version()
         known.find(store, made.text)
         assert store.version() == before
-        tokens.create(other, "more", scope="use", project="shop")
+        tokens.create(other, CreateToken(name="more", scope="use", project="shop"))
         assert known.find(store, made.text) is None, "others stored something"

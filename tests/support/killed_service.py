@@ -22,6 +22,7 @@ from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.requests.labs import CreateLab
+from lab.requests.tokens import CreateToken
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
 from tests.support.lifecycle_world import Hook, World, ignore
@@ -106,7 +107,7 @@ class Steps:
 
 
 def token(service: Service) -> None:
-    tokens.create(service.core.store, "ci", scope="use", project="shop")
+    tokens.create(service.core.store, CreateToken(name="ci", scope="use", project="shop"))
 
 
 def whole(root: Path) -> None:

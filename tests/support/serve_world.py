@@ -23,8 +23,8 @@ from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import open_context
 from lab.lifecycle.service import token as tokens
-from lab.lifecycle.service.token import Quota
 from lab.names import LOOPBACK
+from lab.requests.tokens import CreateToken
 from lab.state.service import Scope
 from lab.units import MIB
 from lab.wait import Deadline, until
@@ -72,14 +72,9 @@ class Site:
         **quota: Any,
     ) -> str:
         """A new token."""
-        return tokens.create(
-            self.service.core.store,
-            name,
-            scope=scope,
-            project=project,
-            ttl=lasts,
-            quota=Quota(**quota),
-        ).text
+        limits = {f"max_{what}": most for what, most in quota.items()}
+        asked = CreateToken(name=name, project=project, scope=scope, ttl=lasts, **limits)
+        return tokens.create(self.service.core.store, asked).text
 
     def ask(
         self, method: str, path: str, body: Any = None, *, token: str = "", **headers: str
@@ -136,7 +131,8 @@ def site(
     service = Service(settings_of(root, **changes), opener, trace=trace)
     try:
         service.open()
-        admin = tokens.create(service.core.store, "root", scope="admin", project="admin").text
+        asked = CreateToken(name="root", scope="admin", project="admin")
+        admin = tokens.create(service.core.store, asked).text
         with (
             _listening(service) as (url, listening),
             Client(base_url=url, timeout=90.0) as client,

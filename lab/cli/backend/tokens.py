@@ -8,29 +8,27 @@ from typing import TYPE_CHECKING, Protocol
 
 from lab.errors import LabError
 from lab.lifecycle.service import token as tokens
-from lab.lifecycle.service.token import NewToken, Quota
+from lab.views.tokens import MadeToken, TokenView, Used
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.context import Context
-    from lab.lifecycle.service.token import Used
-    from lab.state.service import Scope, TokenRecord
+    from lab.requests.tokens import CreateToken
 
 
 class Tokens(Protocol):
     """What ``lab token`` needs; ``lab.client.tokens.Tokens`` is another implementation."""
 
-    def create(
-        self, name: str, *, scope: Scope, project: str, ttl: float | None, quota: Quota
-    ) -> NewToken:
+    def create(self, asked: CreateToken) -> MadeToken:
         """Create a token; raises InvalidSpec."""
 
-    def listed(self) -> list[tuple[TokenRecord, Used | None]]:
+    def all(self) -> list[TokenView]:
         """All tokens that the caller may see, the oldest first, with what their projects have.
 
-        None: unknown, since the storage cannot be listed, or an older service does not say it.
+        That is None where it is unknown: the storage cannot be listed, or an older service does not
+        say it.
         """
 
-    def revoke(self, which: str) -> TokenRecord:
+    def revoke(self, which: str) -> TokenView:
         """Revoke a token immediately; raises NotFound, Conflict."""
 
 
@@ -40,22 +38,21 @@ class Kept:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def create(
-        self, name: str, *, scope: Scope, project: str, ttl: float | None, quota: Quota
-    ) -> NewToken:
+    def create(self, asked: CreateToken) -> MadeToken:
         """See Tokens."""
-        store = self._context.store
-        return tokens.create(store, name, scope=scope, project=project, ttl=ttl, quota=quota)
+        made = tokens.create(self._context.store, asked)
+        return MadeToken(tokens.view_of(made.record), made.text)
 
-    def listed(self) -> list[tuple[TokenRecord, Used | None]]:
+    def all(self) -> list[TokenView]:
         """See Tokens."""
         from lab.lifecycle.service.usage import used
 
         found: Mapping[str, Used] = {}
         with suppress(LabError):  # the storage cannot be listed
             found = used(self._context)
-        return [(one, found.get(one.project)) for one in tokens.tokens(self._context.store)]
+        records = tokens.tokens(self._context.store)
+        return [tokens.view_of(one, found.get(one.project)) for one in records]
 
-    def revoke(self, which: str) -> TokenRecord:
+    def revoke(self, which: str) -> TokenView:
         """See Tokens."""
-        return tokens.revoke(self._context.store, which)
+        return tokens.view_of(tokens.revoke(self._context.store, which))

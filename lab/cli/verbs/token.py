@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, cast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,46 +14,32 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.units import format_duration, format_size
+from lab.views.tokens import TokenView
 
 if TYPE_CHECKING:
-    from lab.lifecycle.service.token import Used
-    from lab.state.service import Scope, TokenRecord
-
-
-@dataclass(frozen=True)
-class TokenView:
-    """A token as it is shown: without its hash. ``state``: valid, expired, revoked."""
-
-    id: str
-    name: str
-    scope: str
-    project: str
-    state: str
-    created_at: float
-    expires_at: float | None
-    max_labs: int | None
-    max_nodes: int | None
-    max_memory: int | None
-    max_cpus: int | None
-    max_disk: int | None
-    max_snapshots: int | None
-    max_templates: int | None
-    max_ttl: float | None
-    last_used_at: float | None
+    from lab.state.service import Scope
 
 
 @dataclass(frozen=True)
 class ListedToken(TokenView):
-    """A token in a list. ``used``: what its project has, counted as quotas count it."""
+    """A token with its state."""
 
-    used: Used | None
+    state: str = ""
+    """valid, expired or revoked"""
 
 
 @dataclass(frozen=True)
-class NewTokenView(TokenView):
+class NewTokenView(ListedToken):
     """A new token, with its text."""
 
-    token: str = field(repr=False)
+    token: str = field(default="", repr=False)
+
+
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
+    "memory": format_size,
+    "disk": format_size,
+    "ttl": format_duration,
+}
 
 
 def _number(flag: str, what: str) -> object:
@@ -116,27 +102,28 @@ def create(
     output: flags.Output = "table",
 ) -> None:
     """Create a token for the service and print it once."""
-    from lab.lifecycle.service.token import Quota
+    from lab.requests.tokens import CreateToken
 
     app = app_of(ctx)
     how = parse_format(output)
-    quota = Quota(
-        labs=flags.whole("--max-labs", max_labs) if max_labs else None,
-        nodes=flags.whole("--max-nodes", max_nodes) if max_nodes else None,
-        memory=flags.size("--max-memory", max_memory) if max_memory else None,
-        ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
-        cpus=flags.whole("--max-cpus", max_cpus) if max_cpus else None,
-        disk=flags.size("--max-disk", max_disk) if max_disk else None,
-        snapshots=flags.whole("--max-snapshots", max_snapshots) if max_snapshots else None,
-        templates=flags.whole("--max-templates", max_templates) if max_templates else None,
+    asked = CreateToken(
+        name=name,
+        project=project,
+        scope=cast("Scope", scope),
+        ttl=flags.duration("--ttl", ttl) if ttl else None,
+        max_labs=flags.whole("--max-labs", max_labs) if max_labs else None,
+        max_nodes=flags.whole("--max-nodes", max_nodes) if max_nodes else None,
+        max_memory=flags.size("--max-memory", max_memory) if max_memory else None,
+        max_ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
+        max_cpus=flags.whole("--max-cpus", max_cpus) if max_cpus else None,
+        max_disk=flags.size("--max-disk", max_disk) if max_disk else None,
+        max_snapshots=flags.whole("--max-snapshots", max_snapshots) if max_snapshots else None,
+        max_templates=flags.whole("--max-templates", max_templates) if max_templates else None,
     )
-    lasts = flags.duration("--ttl", ttl) if ttl else None
     with app.tokens() as found:
-        created = found.create(
-            name, scope=cast("Scope", scope), project=project, ttl=lasts, quota=quota
-        )
-    view = NewTokenView(**vars(_view(created.record)), token=created.text)
-    emit(view, how, table=lambda: f"{created.text}\n", names=lambda: [created.text])
+        made = found.create(asked)
+    view = NewTokenView(**vars(made.token), state=_state(made.token), token=made.text)
+    emit(view, how, table=lambda: f"{made.text}\n", names=lambda: [made.text])
 
 
 @manual("lab token ls", "lab token ls -o json")
@@ -148,7 +135,7 @@ def ls(ctx: typer.Context, output: flags.Output = "table") -> None:
     app = app_of(ctx)
     how = parse_format(output)
     with app.tokens() as tokens:
-        found = [ListedToken(**vars(_view(record)), used=used) for record, used in tokens.listed()]
+        found = [ListedToken(**vars(one), state=_state(one)) for one in tokens.all()]
     emit(
         found,
         how,
@@ -171,12 +158,10 @@ def revoke(
     app.say(f"revoked {record.name} ({record.id})")
 
 
-def _view(record: TokenRecord) -> TokenView:
+def _state(token: TokenView) -> str:
     from lab.lifecycle.service.token import valid
 
-    state = "valid" if valid(record) else "revoked" if record.revoked_at else "expired"
-    known = {k: v for k, v in vars(record).items() if k in TokenView.__dataclass_fields__}
-    return TokenView(**known, state=state)
+    return "valid" if valid(token) else "revoked" if token.revoked_at else "expired"
 
 
 def _table(found: list[ListedToken], now: float) -> str:
@@ -193,17 +178,12 @@ def _table(found: list[ListedToken], now: float) -> str:
 
 def _quota(one: ListedToken) -> Iterator[str]:
     """Each limit of a token, with what its project has of it."""
-    from lab.lifecycle.service.token import Quota
-
-    for field_ in fields(Quota):
-        limit = getattr(one, f"max_{field_.name}")
-        if limit is None:
-            continue
-        if field_.name == "ttl":
-            yield f"ttl {format_duration(limit)}"
-            continue
-        has = "unknown" if one.used is None else getattr(one.used, field_.name)
-        if field_.name in ("memory", "disk"):
-            has = has if isinstance(has, str) else format_size(has)
-            limit = format_size(limit)
-        yield f"{field_.name} {has} of {limit}"
+    for name, limit in vars(one).items():
+        if name.startswith("max_") and limit is not None:
+            what = name.removeprefix("max_")
+            text = _SHOWN.get(what, str)
+            if what == "ttl":
+                yield f"ttl {text(limit)}"
+            else:
+                has = "unknown" if one.used is None else text(getattr(one.used, what))
+                yield f"{what} {has} of {text(limit)}"

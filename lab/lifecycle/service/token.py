@@ -10,59 +10,27 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from lab.errors import Conflict, InvalidSpec, NotFound, Unauthorized
+from msgspec.structs import asdict
+
+from lab.errors import Conflict, NotFound, Unauthorized
+from lab.requests import request
+from lab.requests.tokens import CreateToken
 from lab.state.service import Scope, TokenRecord
+from lab.views.tokens import TokenView, Used
 
 if TYPE_CHECKING:
     from lab.paths import Home
     from lab.state.store import Store
 
+T = TypeVar("T", TokenRecord, TokenView)
+
 SCOPES: tuple[Scope, ...] = ("read", "use", "admin")
 """Each includes those before it."""
 
 _TOKEN = re.compile(r"lab_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?")
 _NOBODY = hashlib.sha256(b"nobody's").hexdigest()
-
-
-@dataclass(frozen=True)
-class Quota:
-    """The limits of a project for requests with a token; None: no limit.
-
-    ``memory`` and ``disk`` in bytes, ``ttl`` in seconds; ``templates``: those made for its labs.
-    """
-
-    labs: int | None = None
-    nodes: int | None = None
-    memory: int | None = None
-    ttl: float | None = None
-    cpus: int | None = None
-    disk: int | None = None
-    snapshots: int | None = None
-    templates: int | None = None
-
-    @property
-    def columns(self) -> dict[str, float | None]:
-        """As the record and the API have it: ``max_labs`` and so on."""
-        return {f"max_{name}": value for name, value in vars(self).items()}
-
-
-UNLIMITED = Quota()
-
-
-@dataclass(frozen=True)
-class Used:
-    """What a project has, counted as quotas count it; ``memory`` and ``disk`` in bytes."""
-
-    labs: int = 0
-    nodes: int = 0
-    memory: int = 0
-    cpus: int = 0
-    disk: int = 0
-    snapshots: int = 0
-    templates: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,37 +41,28 @@ class NewToken:
     text: str = field(repr=False)
 
 
-def create(
-    store: Store,
-    name: str,
-    *,
-    scope: Scope,
-    project: str,
-    ttl: float | None = None,
-    quota: Quota = UNLIMITED,
-) -> NewToken:
-    """Create a token, valid for ``ttl`` seconds or without end; raises InvalidSpec."""
-    for word, what in ((name, "token"), (project, "project")):
-        if not _NAME.fullmatch(word):
-            raise InvalidSpec(
-                f"{word!r} is not a name for a {what}",
-                hint="up to 64 letters, digits, dots, hyphens, underscores and @",
-            )
-    if scope not in SCOPES:
-        raise InvalidSpec(f"there is no scope {scope!r}", hint=f"scopes: {', '.join(SCOPES)}")
+def create(store: Store, asked: CreateToken) -> NewToken:
+    """Create a token; raises InvalidSpec."""
+    asked = request.check(asked)
+    limits = {name: its for name, its in asdict(asked).items() if name.startswith("max_")}
     identity, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), time.time()
     record = TokenRecord(
         id=identity,
-        name=name,
+        name=asked.name,
         hash=_hash(secret),
-        scope=scope,
-        project=project,
+        scope=asked.scope,
+        project=asked.project,
         created_at=now,
-        expires_at=None if ttl is None else now + ttl,
-        **quota.columns,  # type: ignore[arg-type]
+        expires_at=None if asked.ttl is None else now + asked.ttl,
+        **limits,
     )
     store.tokens.add(record)
     return NewToken(record, f"lab_{identity}_{secret}")
+
+
+def view_of(record: TokenRecord, used: Used | None = None) -> TokenView:
+    """A token as it is shown: without its hash."""
+    return TokenView(**{k: v for k, v in vars(record).items() if k != "hash"}, used=used)
 
 
 def tokens(store: Store, project: str | None = None) -> list[TokenRecord]:
@@ -112,7 +71,7 @@ def tokens(store: Store, project: str | None = None) -> list[TokenRecord]:
     return sorted(found, key=lambda record: record.created_at)
 
 
-def chosen(records: Sequence[TokenRecord], which: str) -> TokenRecord:
+def chosen(records: Sequence[T], which: str) -> T:
     """The token of that id, or the valid one of that name.
 
     Raises NotFound, and Conflict if several have that name.
@@ -154,7 +113,7 @@ def check(store: Store, text: str) -> TokenRecord:
     return record
 
 
-def valid(record: TokenRecord) -> bool:
+def valid(record: TokenRecord | TokenView) -> bool:
     """Whether a token is neither revoked nor expired."""
     expired = record.expires_at is not None and record.expires_at <= time.time()
     return record.revoked_at is None and not expired
@@ -168,7 +127,7 @@ def first(store: Store, home: Home) -> NewToken | None:
     with store.transaction():
         if store.tokens.all():
             return None
-        made = create(store, "admin", scope="admin", project="admin")
+        made = create(store, CreateToken(name="admin", scope="admin", project="admin"))
         path = home.admin_token
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from lab import schedule
 from lab.imagebuild.recipe import load, recipes
-from lab.lifecycle.service.token import Used
 from lab.lifecycle.snapshots import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.storage import sparse
+from lab.views.tokens import Used
 
 if TYPE_CHECKING:
     from lab.blueprints import NodePlan
