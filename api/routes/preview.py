@@ -23,12 +23,13 @@ router = APIRouter(prefix="/v1", tags=["labs"], route_class=Route)
 @router.post("/preview", operation_id="previewLab", response_model=model(Preview))
 def preview_lab(core: CoreOf, caller: User, asked: FromBody[CreateLab]) -> Answer:
     """What `POST /v1/labs` would create now; refused in the same cases. Ignores warm pools."""
-    spec = requested(core, caller, asked).spec
+    request = requested(core, caller, asked)
+    spec = request.spec
     need = need_of(spec)
     core.admission.check(need)
     check_quota(core, caller.token, spec, counted(core, caller, spec))
     with core.contexts.use() as ctx:
-        found = preview(ctx, spec, cold=asked.cold)
+        found = preview(ctx, request)
     if shortage := core.admission.short(need):
         raise HostUnfit(
             f"there is no room on the host now: {shortage}",

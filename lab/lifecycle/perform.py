@@ -43,13 +43,13 @@ def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> 
 def _create(ctx: Context, asked: CreateLab, timeout: float) -> LabView:
     from lab.lifecycle.labs.up import up
 
-    return up(ctx, asked.spec, cold=asked.cold, keep_failed=asked.keep_failed, timeout=timeout)
+    return up(ctx, asked, timeout=timeout)
 
 
 def _ensure(ctx: Context, asked: EnsureLab, timeout: float) -> LabView:
     from lab.lifecycle.labs.ensure import ensure
 
-    return ensure(ctx, asked.spec, cold=asked.cold, keep_failed=asked.keep_failed, timeout=timeout)
+    return ensure(ctx, asked, timeout=timeout)
 
 
 def _delete(ctx: Context, asked: DeleteLab, _: float) -> bool:
@@ -123,7 +123,7 @@ def _delete_image(ctx: Context, asked: DeleteImage, _: float) -> None:
 def _build_template(ctx: Context, asked: BuildTemplate, _: float) -> TemplateView:
     from lab.lifecycle.captures import template
 
-    return template.build(ctx, asked.spec)
+    return template.build(ctx, asked)
 
 
 def _delete_template(ctx: Context, asked: DeleteTemplate, _: float) -> None:

@@ -30,11 +30,11 @@ from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.snapshots import snapshot
 from lab.progress import Event
-from lab.requests.labs import BranchLab, RollBack
+from lab.requests.images import BuildTemplate
+from lab.requests.labs import BranchLab, CreateLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import NodeSize
 from lab.wait import Deadline, attempts
-from tests.e2e.e2e_site import CRASH_NAME, PXC_SPEC
+from tests.e2e.e2e_site import CRASH_NAME
 
 
 def die(victim: int = 0) -> None:
@@ -103,7 +103,7 @@ def main(verb: str, moment: str, count: int, victim: int) -> None:
             watch(opened)
         name = os.environ[CRASH_NAME]
         if verb == "up":
-            up(ctx, replace(PXC_SPEC, name=name))
+            up(ctx, CreateLab(blueprint="pxc", name=name, nodes=3, engine="mariadb"))
         elif verb == "snapshot":
             snapshot.take(ctx, TakeSnapshot(lab=name, name="cut"))
         elif verb == "rollback":
@@ -112,7 +112,8 @@ def main(verb: str, moment: str, count: int, victim: int) -> None:
             branch(ctx, BranchLab(lab=name, name=f"{name}-b", at="mine"), timeout=240.0)
         elif verb == "template":
             # Of a size that no other test uses: there must be none yet.
-            template.build(ctx, replace(PXC_SPEC, nodes=2, size=NodeSize(memory=700 << 20)))
+            asked = BuildTemplate(blueprint="pxc", nodes=2, engine="mariadb", memory=700 << 20)
+            template.build(ctx, asked)
         elif moment == "bootstrap":
             image.build(ctx, "mariadb", rebuild=False)
         else:

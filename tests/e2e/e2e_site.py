@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from lab.paths import REACHABLE, Home, make_directory
-from lab.spec import LabSpec
 from lab.wait import Deadline, until
 from tests import ROOT
 from tests.support import qemu_host
@@ -32,8 +31,6 @@ other runs of these tests on this machine."""
 
 PXC = ("pxc", "--engine", "mariadb")
 """The blueprint of these tests, on the engine that can be had without Percona's repository."""
-
-PXC_SPEC = LabSpec("pxc", nodes=3, engine="mariadb")
 ZONES = (
     "SELECT CONVERT_TZ('2026-07-01 12:00:00', 'UTC', 'Europe/Berlin') = '2026-07-01 14:00:00',"
     " COUNT(*) > 300, CAST(SUM(CRC32(name)) AS CHAR) FROM mysql.time_zone_name"

@@ -19,13 +19,11 @@ from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.up import up
 from lab.names import template_ref
-from lab.requests.labs import RollBack
-from lab.spec import LabSpec
+from lab.requests.labs import CreateLab, RollBack
 from tests.e2e.e2e_site import PXC, Site
 
 pytestmark = pytest.mark.e2e
 
-SPEC = LabSpec("pxc", nodes=2, engine="mariadb")
 SIZE = "SHOW STATUS LIKE 'wsrep_cluster_size'"
 
 
@@ -101,7 +99,8 @@ def test_what_qemu_refuses_is_formed_again_and_then_booted(image: Site) -> None:
     with opened(site, notes) as real:
         odd = Odd(real.hypervisor, directory)
         ctx = replace(real, hypervisor=odd)
-        view = up(ctx, replace(SPEC, name=name), timeout=400.0)
+        asked = CreateLab(blueprint="pxc", name=name, nodes=2, engine="mariadb")
+        view = up(ctx, asked, timeout=400.0)
         assert (view.state, view.started) == ("ready", "cold")
         assert "could not be restored" in view.why_cold
         assert odd.refused == 4, "two nodes of each of two templates"

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
 from lab.lifecycle.service import pool as pools
 from lab.observe.account import Account
+from lab.requests.labs import CreateLab
 from lab.units import parse_time
 from tests.support.page_visit import visit
 from tests.support.pool_world import SPEC, members, pool, until, until_full
@@ -204,7 +204,7 @@ def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None
         ours = pools.members(ctx)
         assert {states[lab.name] for lab in ours} == {"pooled"}
         with pytest.raises(Conflict, match="different configuration"):
-            ensure(ctx, replace(SPEC, name=ours[0].name))
+            ensure(ctx, CreateLab.of(SPEC, name=ours[0].name))
         down(ctx, ours[0].name)
     until(lambda: ours[0].name not in {lab.name for lab in members(here)}, "it is still there")
     until_full(here, 3)

@@ -32,7 +32,7 @@ from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
 from lab.units import MIB
 from lab.views.archives import ImportView
-from tests.support.lifecycle_world import SPEC, Hook, World, ignore
+from tests.support.lifecycle_world import REQUEST, Hook, World, ignore
 
 
 class TakesAnyDisk:
@@ -156,7 +156,7 @@ class Side(World):
     def make_template(self) -> str:
         """Make image and template; the template's key."""
         with replace(self, forms=True).open() as ctx:
-            return template.build(ctx, SPEC).key
+            return template.build(ctx, REQUEST).key
 
     def exported(
         self, kind: Literal["image", "template", "dataset"], key: str, **options: Any

@@ -11,9 +11,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
@@ -34,9 +35,11 @@ from lab.lifecycle.labs.up import up
 from lab.names import LOOPBACK
 from lab.observe.account import Account
 from lab.observe.ways import Rows
+from lab.options import Options
 from lab.paths import Home
 from lab.progress import Event, Progress
-from lab.spec import LabSpec, NodeSize
+from lab.requests.labs import CreateLab
+from lab.spec import NodeSize
 from lab.state.store import Store
 from lab.units import MIB
 from lab.views.labs import LabView, NodeView
@@ -45,7 +48,17 @@ Hook = Callable[[str], None]
 Verb = Callable[[Context], object]
 
 SIZE = NodeSize(memory=384 * MIB)
-SPEC = LabSpec("galera", nodes=2, size=SIZE)
+_OPTIONS = {field.name for field in fields(Options)}
+
+
+def lab_request(blueprint: str, name: str = "", **values: Any) -> CreateLab:
+    """The request for a lab of small nodes; ``values``: fields of it and of its options."""
+    values = {"memory": SIZE.memory, **values}
+    chosen = {key: values.pop(key) for key in _OPTIONS & values.keys()}
+    return CreateLab(blueprint=blueprint, name=name, options=Options(**chosen).said, **values)
+
+
+REQUEST = lab_request("galera", nodes=2)
 
 
 def unobserved(view: LabView) -> list[NodeView]:
@@ -274,9 +287,9 @@ def codes(children: list[int]) -> list[int]:
     return sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
 
 
-def named(name: str, **changes: object) -> LabSpec:
-    """The usual lab with a name."""
-    return replace(SPEC, name=name, **changes)  # type: ignore[arg-type]
+def named(name: str, blueprint: str = "galera", *, nodes: int = 2, **values: Any) -> CreateLab:
+    """The request for the usual lab, with a name."""
+    return lab_request(blueprint, name, nodes=nodes, **values)
 
 
 def make_lab(ctx: Context) -> None:
@@ -284,7 +297,7 @@ def make_lab(ctx: Context) -> None:
 
 
 def make_cold(ctx: Context) -> None:
-    up(ctx, named("shop"), cold=True)
+    up(ctx, named("shop", cold=True))
 
 
 def make_image(ctx: Context) -> None:
@@ -292,7 +305,7 @@ def make_image(ctx: Context) -> None:
 
 
 def make_template(ctx: Context) -> None:
-    template.build(ctx, SPEC)
+    template.build(ctx, REQUEST)
 
 
 def remove_lab(ctx: Context) -> None:

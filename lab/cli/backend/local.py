@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
     from lab.requests.archives import Destination, ImportOptions
+    from lab.requests.labs import CreateLab
     from lab.requests.request import Request
-    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -68,11 +68,12 @@ class LocalSession:
 
         return perform(self._context, check(request), timeout=timeout)
 
-    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+    def preview(self, request: CreateLab) -> Preview:
         """See Session."""
         from lab.lifecycle.labs.preview import preview
+        from lab.requests.request import check
 
-        return preview(self._context, spec, cold=cold)
+        return preview(self._context, check(request))
 
     def names(self) -> list[str]:
         """See Session."""

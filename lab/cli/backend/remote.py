@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.requests.request import Request
-    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -96,9 +95,9 @@ class RemoteSession:
             return [self._here(lab) for lab in found]
         return self._here(found) if isinstance(found, LabView) else found
 
-    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
+    def preview(self, request: CreateLab) -> Preview:
         """See Session."""
-        return self._client.preview(spec, cold=cold)
+        return self._client.preview(request.spec, cold=request.cold)
 
     def names(self) -> list[str]:
         """See Session."""

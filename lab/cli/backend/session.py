@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         StopLab,
     )
     from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
-    from lab.spec import LabSpec
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -86,8 +85,8 @@ class Session(Protocol):
     @overload
     def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
 
-    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
-        """What ``up`` would create, and from which image and template."""
+    def preview(self, request: CreateLab) -> Preview:
+        """What the request would create, and from which image and template."""
 
     def names(self) -> list[str]:
         """The names of all labs, including those that are not in the state database."""

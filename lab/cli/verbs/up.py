@@ -51,14 +51,13 @@ def up(
     app = app_of(ctx)
     how = parse_format(output)
     spec = flags.wanted(app.settings(), cluster, creation, snapshots)
-    limit = creation.limit
+    asked, limit = flags.creation_of(spec, creation, exist_ok=exist_ok), creation.limit
     if dry_run:
         with app.open() as session:
-            found = session.preview(spec, cold=creation.cold)
+            found = session.preview(asked)
         emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
         return
     with app.open(doing=REMOVING) as session:
-        asked = flags.creation_of(spec, creation, exist_ok=exist_ok)
         view = session.run(asked, timeout=limit)
         ends = view.expires_at
         if exist_ok and spec.ttl and ends is not None and ends < app.now() + spec.ttl - _NEW:

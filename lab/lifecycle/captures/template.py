@@ -53,6 +53,7 @@ from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.names import Owner, template_ref
 from lab.options import shown
+from lab.requests.labs import ClusterRequest
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import TemplateRecord
 from lab.views.catalog import TemplateView
@@ -216,9 +217,9 @@ def is_for(name: str, key: str) -> bool:
     return base(name) == key
 
 
-def build(ctx: Context, spec: LabSpec) -> TemplateView:
-    """Make the template for ``spec`` now, if it does not exist."""
-    order = resolve(ctx, spec)
+def build(ctx: Context, asked: ClusterRequest) -> TemplateView:
+    """Make the template for the labs that ``asked`` describes now, if it does not exist."""
+    order = resolve(ctx, asked.spec)
     preflight(ctx, order.nodes)
     with images_and_capture(ctx, order, ctx.settings.ready_timeout) as (_, capture):
         return view(ctx.store.templates.get(cast("Capture", capture).owner.name))

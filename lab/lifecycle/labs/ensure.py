@@ -16,6 +16,7 @@ from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import check_host, make
 from lab.lifecycle.nodes import configuration, inspect
 from lab.locks.named import held, lock
+from lab.requests.labs import CreateLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
@@ -26,21 +27,14 @@ _TRIES = 20
 """How often another command may take the name after it was found free."""
 
 
-def ensure(
-    ctx: Context,
-    spec: LabSpec,
-    *,
-    cold: bool = False,
-    keep_failed: bool = False,
-    timeout: float | None = None,
-) -> LabView:
+def ensure(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> LabView:
     """The lab that exists with the requested configuration, or a new one, as ``up`` makes it.
 
     An existing one is started if it was stopped, and waited for if another command is making it.
-    Raises as ``up``, and Conflict if the lab of that name is not what ``spec`` asks for.
+    Raises as ``up``, and Conflict if the lab of that name is not as requested.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    spec = _with_existing_name(ctx, with_image(ctx, spec))
+    spec = _with_existing_name(ctx, with_image(ctx, asked.spec))
     if (found := _existing(ctx, spec, timeout)) is not None:
         return found
     order = resolve(ctx, spec)
@@ -56,7 +50,7 @@ def ensure(
                     raise
             if (found := _existing(ctx, spec, timeout)) is not None:
                 return found  # another command was faster
-        return make(ctx, lab, order, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+        return make(ctx, lab, asked, order, began, timeout)
 
 
 def _with_existing_name(ctx: Context, spec: LabSpec) -> LabSpec:

@@ -7,16 +7,17 @@ from lab.lifecycle.captures import template, template_record
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.order import Order, choose, find, is_there, resolve
 from lab.lifecycle.nodes.preflight import preflight
-from lab.spec import LabSpec
+from lab.requests.labs import CreateLab
 from lab.state.records import TemplateRecord
 from lab.views.labs import PlannedNode, Preview
 
 
-def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
-    """What ``up`` would do for ``spec`` now.
+def preview(ctx: Context, asked: CreateLab) -> Preview:
+    """What ``up`` would do for ``asked`` now.
 
     Raises what ``up`` would raise before it makes anything: InvalidSpec, Conflict, HostUnfit.
     """
+    spec = asked.spec
     order = resolve(ctx, spec)
     preflight(ctx, order.nodes)
     if spec.name and ctx.store.labs.find(spec.name) is not None:
@@ -27,8 +28,8 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
     if why and not there:
         ctx.progress.note("engine", why)
     found = _template(ctx, order, choice.key) if built else None
-    why_cold = "requested" if cold else _why_cold(ctx, found)
-    makes_one = not cold and found is None
+    why_cold = "requested" if asked.cold else _why_cold(ctx, found)
+    makes_one = not asked.cold and found is None
     return Preview(
         name=spec.name or ctx.store.free_name(spec.blueprint),
         blueprint=order.blueprint.name,
@@ -40,7 +41,7 @@ def preview(ctx: Context, spec: LabSpec, *, cold: bool = False) -> Preview:
         profile=order.profile.name,
         image=choice.key,
         image_exists=built,
-        template=None if cold else found.key if found else "",
+        template=None if asked.cold else found.key if found else "",
         start="cold" if why_cold else "warm",
         why_cold=why_cold,
         displaces=tuple(one.key for one in template_record.displaced(ctx)) if makes_one else (),

@@ -27,7 +27,7 @@ from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner
 from lab.observe.account import Account
-from lab.spec import LabSpec
+from lab.requests.labs import CreateLab
 from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.views.labs import FIRST_USE, LabView
@@ -42,41 +42,28 @@ _REFUSALS: tuple[Refuse, ...] = (template.mark_broken, template.give_up_ram, tem
 _KEEP = "`--keep-failed` keeps the guests for inspection"
 
 
-def up(
-    ctx: Context,
-    spec: LabSpec,
-    *,
-    cold: bool = False,
-    keep_failed: bool = False,
-    timeout: float | None = None,
-) -> LabView:
+def up(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> LabView:
     """Make a lab and return it once every node can be used.
 
-    ``cold`` boots instead of cloning a template. ``timeout``: seconds that nodes may take to get
-    ready once they were started, those of a new template and then the lab's own.
+    ``timeout``: seconds that nodes may take to get ready once they were started, those of a new
+    template and then the lab's own.
 
-    Nothing is left when it fails, unless ``keep_failed``. Raises InvalidSpec, Conflict (name
-    taken), HostUnfit, NotReady, CommandFailed.
+    Nothing is left when it fails, unless the request has ``keep_failed``. Raises InvalidSpec,
+    Conflict (name taken), HostUnfit, NotReady, CommandFailed.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    order = resolve(ctx, spec)
+    order = resolve(ctx, asked.spec)
     check_host(ctx, order.nodes)
     with reserved(ctx, new_record(ctx, order)) as lab:
-        return make(ctx, lab, order, began, cold=cold, keep_failed=keep_failed, timeout=timeout)
+        return make(ctx, lab, asked, order, began, timeout)
 
 
 def make(
-    ctx: Context,
-    lab: Owner,
-    order: Order,
-    began: float,
-    *,
-    cold: bool,
-    keep_failed: bool,
-    timeout: float,
+    ctx: Context, lab: Owner, asked: CreateLab, order: Order, began: float, timeout: float
 ) -> LabView:
     """Make the lab whose name is reserved; ``began``: when it was requested."""
-    with all_or_nothing(ctx, lab, order.spec.ttl, keep=keep_failed):
+    cold = asked.cold
+    with all_or_nothing(ctx, lab, order.spec.ttl, keep=asked.keep_failed):
         for refuse in _REFUSALS:
             with (
                 template.images_and_capture(ctx, order, timeout, cold=cold) as (images, capture),

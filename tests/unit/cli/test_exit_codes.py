@@ -11,8 +11,7 @@ from lab.cli import main
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs.power import stop
 from lab.lifecycle.labs.up import up
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 NO_LAB = [
     "status none", "env none", "stop none", "start none", "promote none n2", "extend none 2h",
@@ -45,6 +44,7 @@ EXISTS = ["up replication --name on", "branch on off", "run replication --name o
 INVALID = [
     "status ../x", "stop on --node zz", "up none", "up galera --nodes 12", "extend on 5",
     "wait on --for nonsense", "rollback on --timeout x", "promote single n1", "up galera --set =",
+    "up galera --ttl 5s", "up galera --ttl 5s --dry-run",
 ]  # fmt: skip
 TABLE = {
     **dict.fromkeys(INVALID, 2),
@@ -65,8 +65,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _make(ctx: Context) -> None:
     for name in ("on", "off"):
-        up(ctx, LabSpec("replication", name=name, nodes=2, size=SIZE))
-    up(ctx, LabSpec("single", name="single", size=SIZE))
+        up(ctx, lab_request("replication", name, nodes=2))
+    up(ctx, lab_request("single", "single"))
     stop(ctx, "off")
 
 

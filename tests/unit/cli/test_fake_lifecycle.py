@@ -36,7 +36,6 @@ from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
 from lab.requests.request import Request
 from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
-from lab.spec import LabSpec
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
 from lab.views.catalog import EngineView, ImageView, TemplateView
@@ -147,9 +146,9 @@ class FakeSession:
         self._world.views[name] = lab_view(name, nodes=asked.nodes, blueprint=asked.blueprint)
         return self._world.views[name]
 
-    def preview(self, spec: LabSpec, *, cold: bool) -> Preview:
-        self._called("preview", spec, cold=cold)
-        return preview_view(template=None if cold else "feedfacefeedface")
+    def preview(self, request: CreateLab) -> Preview:
+        self._called("preview", request)
+        return preview_view(template=None if request.cold else "feedfacefeedface")
 
     def names(self) -> list[str]:
         self._called("names")

@@ -15,7 +15,7 @@ from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from tests.support.exchange_world import Side
-from tests.support.lifecycle_world import SPEC
+from tests.support.lifecycle_world import named
 
 BHYVE = Capabilities(
     "fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False,
@@ -41,7 +41,7 @@ def test_a_template_from_linux_starts_labs_there(linux: Side, freebsd: Side, ram
     assert not list(freebsd.home.template(done.key).glob("*.ram"))
     with freebsd.open() as ctx:
         assert not ctx.store.templates.get(done.key).warm
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         assert (view.started, view.template) == ("cold", done.key)
         assert ("bhyve cannot" if ram else "without RAM") in view.why_cold
         power.stop(ctx, "shop")
@@ -64,6 +64,6 @@ def test_a_request_for_ram_is_refused_with_the_reason(linux: Side, freebsd: Side
 def test_an_image_from_linux_makes_a_template_there(linux: Side, freebsd: Side) -> None:
     done = freebsd.imported("image", linux.exported("image", linux.make_image()))
     with replace(freebsd, forms=True).open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         assert view.image == done.key
         assert not any(record.warm for record in ctx.store.templates.all())

@@ -20,14 +20,14 @@ from lab.lifecycle.labs.up import up
 from lab.names import Owner
 from lab.requests.datasets import CreateDataset
 from tests.support.exchange_world import Side, rewritten
-from tests.support.lifecycle_world import SPEC, nothing
+from tests.support.lifecycle_world import named, nothing
 from tests.unit.lifecycle.archives.test_killed import IMPORTING
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 DUMP = (
     "CREATE TABLE people (id INT PRIMARY KEY, name TEXT);\nINSERT INTO people VALUES (1, 'Ada');\n"
 )
-OF_SHOP = replace(SPEC, dataset="shop")
+OF_SHOP = named("", dataset="shop")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_it_arrives_as_it_was(here: Side, there: Side, archive: bytes) -> None:
         assert (theirs.tables, theirs.loaded, theirs.columns) == (
             ours.tables, ours.loaded, ours.columns)  # fmt: skip
         assert (theirs.source, theirs.state, theirs.keep) == ("imported", "ready", 0)
-        view = up(ctx, replace(OF_SHOP, name="a"))
+        view = up(ctx, named("a", dataset="shop"))
         assert (view.state, view.image) == ("ready", theirs.image)
         (node, *_) = ctx.store.nodes.of("a")
         rows = ctx.hypervisor.servers.execute(node.guest, "SELECT name FROM people").rows  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def test_another_name(there: Side, archive: bytes) -> None:
     assert there.imported("dataset", archive, name="crm").key == "crm@1"
     with there.open() as ctx:
         assert [one.at for one in dataset.datasets(ctx)] == ["crm@1"]
-        assert up(ctx, replace(OF_SHOP, name="a", dataset="crm")).state == "ready"
+        assert up(ctx, named("a", dataset="crm")).state == "ready"
     with pytest.raises(InvalidSpec, match="not a valid name"):
         there.imported("dataset", archive, name="../crm")
 
@@ -132,7 +132,7 @@ def test_a_template_brings_its_dataset(here: Side, there: Side) -> None:
     assert done.outcome == "imported"
     with there.open() as ctx:
         assert [one.at for one in dataset.datasets(ctx)] == ["shop@1"]
-        assert up(ctx, replace(OF_SHOP, name="a")).template == done.key
+        assert up(ctx, named("a", dataset="shop")).template == done.key
 
 
 def test_kinds_are_not_mixed_up(here: Side, there: Side, archive: bytes) -> None:

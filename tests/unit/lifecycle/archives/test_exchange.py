@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.config.profile import PROFILES
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
@@ -28,7 +29,7 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.names import Owner
 from lab.units import MIB
 from tests.support.exchange_world import Build, Side, as_it_was, rewritten
-from tests.support.lifecycle_world import SPEC, named
+from tests.support.lifecycle_world import REQUEST, named
 
 needs_qemu = pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-utils")
 STORES = [
@@ -277,7 +278,7 @@ def test_a_profile_of_ones_own(here: Side, there: Side) -> None:
                    engine=replace(PROFILES["balanced"].engine, io_capacity=777))  # fmt: skip
     here.profiles = {"mine": mine}
     with here.open() as ctx:
-        key = template.build(ctx, replace(SPEC, profile="mine")).key
+        key = template.build(ctx, named("", profile="mine")).key
     archive = here.exported("template", key)
     with pytest.raises(InvalidSpec, match="no profile here has the settings"):
         there.imported("template", archive)
@@ -295,12 +296,12 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
     done = there.imported("template", archive)
     assert any("--image mariadb-0123456789abcdef" in note for note in done.notes)
     with there.open() as ctx:
-        spec = named("shop", image="mariadb-0123456789abcdef")
-        made = lab(ctx, up(ctx, spec).name)
+        asked = named("shop", image="mariadb-0123456789abcdef")
+        made = lab(ctx, up(ctx, asked).name)
         assert (made.started, made.template) == ("warm", done.key)
-        assert ensure(ctx, spec).template == done.key
+        assert ensure(ctx, asked).template == done.key
         with pytest.raises(Conflict, match="different configuration"):
-            ensure(ctx, replace(spec, image=image.build(ctx, "mariadb").key))
+            ensure(ctx, structs.replace(asked, image=image.build(ctx, "mariadb").key))
         stop(ctx, "shop", node=None, force=False)
         assert start(ctx, "shop", timeout=20.0).state == "ready"
         # without it, the image of this version of the recipe is used
@@ -308,7 +309,7 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
         with pytest.raises(NotFound):
             up(ctx, named("none", image="absent"))
         with pytest.raises(InvalidSpec, match="cannot use the image"):
-            up(ctx, replace(spec, name="pxc", engine="percona", blueprint="pxc"))
+            up(ctx, structs.replace(asked, name="pxc", engine="percona", blueprint="pxc"))
 
 
 def _renamed(here: Side, key: str) -> bytes:
@@ -369,5 +370,5 @@ def test_archives_of_earlier_versions_are_imported(here: Side, there: Side) -> N
     before = json.dumps(header, separators=(",", ":")).encode()
     done = there.imported("template", rewritten(archive, now, before), warm_only=True)
     with there.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.started, made.template) == ("warm", done.key)

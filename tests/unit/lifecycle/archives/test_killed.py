@@ -21,7 +21,7 @@ from lab.lifecycle.labs.up import up
 from lab.names import Owner
 from lab.requests.archives import Destination, ImportOptions
 from tests.support.exchange_world import Side, as_it_was
-from tests.support.lifecycle_world import SPEC, Counter, Verb, nothing, raising
+from tests.support.lifecycle_world import REQUEST, Counter, Verb, nothing, raising
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 IMPORTING = {
@@ -166,7 +166,7 @@ def test_cuts_that_are_kept_add_up(there: Side, template_archive: bytes) -> None
             there.imported("template", template_archive[:at], resume=True)
     assert there.imported("template", template_archive, resume=True).outcome == "imported"
     with there.open() as ctx:
-        assert up(ctx, SPEC).started == "warm"
+        assert up(ctx, REQUEST).started == "warm"
 
 
 @pytest.mark.rare

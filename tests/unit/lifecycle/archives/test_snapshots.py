@@ -186,7 +186,7 @@ def test_a_lab_that_was_booted(here: Side, there: Side) -> None:
     """It has no template, and seeds of its own."""
     with here.open() as ctx:
         down(ctx, "shop")
-        up(ctx, named("shop"), cold=True)
+        up(ctx, named("shop", cold=True))
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         write(ctx, "shop", 1)
     taken(here)

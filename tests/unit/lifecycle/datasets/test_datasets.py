@@ -35,7 +35,7 @@ from lab.progress import ByteProgress, Event
 from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.units import MIB
-from tests.support.lifecycle_world import SPEC, Counter, World, make_image, named, raising
+from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 DUMP = b"""\
@@ -48,7 +48,7 @@ INSERT INTO people VALUES (1, 'Ada; or ''Countess'''), (2, 'Grace');
 UNLOCK TABLES;
 -- Dump completed on 2026-11-20 12:00:00
 """
-OF_SHOP = replace(SPEC, dataset="shop")
+OF_SHOP = named("", dataset="shop")
 
 
 @pytest.fixture
@@ -78,10 +78,10 @@ def test_a_lab_begins_with_the_data(ctx: Context, dump: Path) -> None:
     made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
     assert (made.name, made.version, made.state) == ("shop", 1, "ready")
     assert made.source == str(dump)
-    view = up(ctx, replace(OF_SHOP, name="a"))
+    view = up(ctx, named("a", dataset="shop"))
     assert (view.state, view.started, view.image) == ("ready", "warm", made.image)
-    assert names(ctx, "a") == [("Ada; or 'Countess'", "Grace")] * SPEC.nodes
-    cold = up(ctx, replace(OF_SHOP, name="b", blueprint="single", nodes=1), cold=True)
+    assert names(ctx, "a") == [("Ada; or 'Countess'", "Grace")] * REQUEST.nodes
+    cold = up(ctx, named("b", "single", nodes=1, dataset="shop", cold=True))
     assert (cold.state, cold.started) == ("ready", "cold")
     assert names(ctx, "b") == [("Ada; or 'Countess'", "Grace")]
     assert preview(ctx, OF_SHOP).image == made.image
@@ -97,7 +97,7 @@ def test_nothing_of_the_loader_stays(ctx: Context, dump: Path) -> None:
     assert list(ctx.home.builds.iterdir()) == []
     there = {path.name for path in ctx.home.image(made.image).iterdir()}
     assert there == {"kernel", "initrd", "manifest.json", "dataset.json", "private"}
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     image.check_disks(ctx, image.find(ctx, made.image))
 
 
@@ -106,7 +106,7 @@ def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(DUMP))
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
     dataset.create(ctx, CreateDataset(name="shop", source=str(packed), files=(str(more),)))
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
 
@@ -160,7 +160,7 @@ def test_a_source_that_lost_data_replaces_nothing(
         assert list(error.value.details) == lines
     assert "--force" in (error.value.hint or "")
     assert [view.at for view in dataset.datasets(ctx)] == ["shop@1"]
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     assert names(ctx, "a")[0] == ("Ada; or 'Countess'", "Grace")
     down(ctx, "a")
     if lines:
@@ -212,12 +212,12 @@ def test_queries_say_what_is_in_memory(
         return usual(guest, statement)
 
     monkeypatch.setattr(ctx.hypervisor.servers, "execute", execute)  # type: ignore[attr-defined]
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     nodes = {guest for guest, statement in executed if statement == "SELECT name\nFROM people"}
-    assert len(nodes) == SPEC.nodes
+    assert len(nodes) == REQUEST.nodes
     assert dataset.refresh(ctx, "shop").version == made.version + 1
     executed.clear()
-    up(ctx, replace(OF_SHOP, name="b"))
+    up(ctx, named("b", dataset="shop"))
     assert [s for _, s in executed if s == "SELECT name\nFROM people"]
     with pytest.raises(InvalidSpec, match="statement 1, at line 1: the server refused") as refused:
         dataset.create(
@@ -234,7 +234,7 @@ def test_queries_say_what_is_in_memory(
 def test_standard_input(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(DUMP)))
     dataset.create(ctx, CreateDataset(name="shop", source="-"))
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     assert len(names(ctx, "a")[0]) == 2  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec, match="cannot be read again"):
         dataset.refresh(ctx, "shop")
@@ -267,17 +267,17 @@ def test_versions(ctx: Context, dump: Path) -> None:
 def test_the_same_lab_is_known_again(ctx: Context, dump: Path) -> None:
     """Protects `--exist-ok` of CI jobs: a lab of another version is another configuration."""
     dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
-    spec = replace(OF_SHOP, name="ci")
-    made = up(ctx, spec)
-    assert ensure(ctx, spec).name == made.name
+    asked = named("ci", dataset="shop")
+    made = up(ctx, asked)
+    assert ensure(ctx, asked).name == made.name
     dataset.refresh(ctx, "shop")
     with pytest.raises(Conflict, match=r"different configuration: image"):
-        ensure(ctx, spec)
+        ensure(ctx, asked)
 
 
 def test_versions_beyond_those_to_keep_go(ctx: Context, dump: Path) -> None:
     dataset.create(ctx, CreateDataset(name="shop", source=str(dump), keep=2))
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     for _ in range(3):
         dataset.refresh(ctx, "shop")
     assert [view.version for view in dataset.datasets(ctx)] == [1, 3, 4], "a lab uses the first"
@@ -416,7 +416,7 @@ def test_an_upload(ctx: Context, dump: Path) -> None:
     asked = CreateDataset(name="shop", source="upload:mine.sql", sql=sql, upload="t/1/mine.sql")
     made = dataset.create(ctx, asked)
     assert made.source == "upload:mine.sql"
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     assert len(names(ctx, "a")[0]) == 3  # type: ignore[arg-type]
     assert (ctx.home.image(made.image) / "dataset.json").stat().st_mode & 0o777 == 0o600
     with pytest.raises(InvalidSpec, match="cannot be read again"):
@@ -553,6 +553,6 @@ def test_it_fails(world: World, dump: Path, error: BaseException) -> None:
 
 
 def test_its_template_is_its_own(ctx: Context, dump: Path) -> None:
-    template.build(ctx, SPEC)
+    template.build(ctx, REQUEST)
     dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
-    assert template.build(ctx, OF_SHOP).key != template.build(ctx, SPEC).key
+    assert template.build(ctx, OF_SHOP).key != template.build(ctx, REQUEST).key

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.captures import template
@@ -18,13 +18,12 @@ from lab.lifecycle.labs.power import stop
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.snapshots import snapshot
-from lab.options import Options, Topology
+from lab.options import Topology
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, SPEC, World, named
+from tests.support.lifecycle_world import REQUEST, World, lab_request, named
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 
@@ -62,12 +61,12 @@ def test_a_running_lab_becomes_a_dataset(ctx: Context) -> None:
     made = dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     assert (made.name, made.version, made.state, made.source) == ("crm", 1, "ready", "lab:shop")
     assert taken(ctx) == [], "the one that was taken for it is gone"
-    assert len(ctx.hypervisor.guests()) == SPEC.nodes
+    assert len(ctx.hypervisor.guests()) == REQUEST.nodes
     add(ctx, 2)
     down(ctx, "shop")
-    view = up(ctx, replace(SPEC, dataset="crm", name="a"))
+    view = up(ctx, named("a", dataset="crm"))
     assert (view.state, view.started, view.image) == ("ready", "warm", made.image)
-    assert people(ctx, "a") == [[1]] * SPEC.nodes
+    assert people(ctx, "a") == [[1]] * REQUEST.nodes
     image.check_disks(ctx, image.find(ctx, made.image))
     down(ctx, "a")
     dataset.remove(ctx, "crm")
@@ -81,14 +80,14 @@ def test_a_snapshot_becomes_one(ctx: Context) -> None:
     dataset.create(ctx, CreateDataset(name="crm", source="lab:shop@loaded"))
     assert dataset.refresh(ctx, "crm").version == 2
     snapshot.remove(ctx, "shop", taken(ctx))
-    up(ctx, replace(SPEC, dataset="crm", name="a"))
-    assert people(ctx, "a") == [[1]] * SPEC.nodes
+    up(ctx, named("a", dataset="crm"))
+    assert people(ctx, "a") == [[1]] * REQUEST.nodes
 
 
 def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
     """How a dataset is changed: a branch, statements, and a dataset of that."""
     dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
-    up(ctx, replace(SPEC, dataset="crm", name="a"))
+    up(ctx, named("a", dataset="crm"))
     branch(ctx, BranchLab(lab="a", name="b"), timeout=20.0)
     query(ctx, "b", "n1", "INSERT INTO people VALUES (7)")
     made = dataset.create(ctx, CreateDataset(name="next", source="lab:b"))
@@ -97,8 +96,8 @@ def test_a_branch_of_a_lab_with_a_dataset(ctx: Context) -> None:
     for record in ctx.store.templates.all():
         template.remove(ctx, record.key)
     dataset.remove(ctx, "crm")
-    assert up(ctx, replace(SPEC, dataset="next", name="c")).image == made.image
-    assert people(ctx, "c") == [[1, 7]] * SPEC.nodes
+    assert up(ctx, named("c", dataset="next")).image == made.image
+    assert people(ctx, "c") == [[1, 7]] * REQUEST.nodes
 
 
 def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
@@ -120,25 +119,24 @@ def test_what_cannot_become_one(ctx: Context, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topology", ["star", "chain", "ring"])
 def test_a_lab_that_replicates_becomes_one(world: World, topology: Topology) -> None:
-    spec = LabSpec("replication", nodes=3, size=SIZE, options=Options(topology=topology))
+    asked = lab_request("replication", "shop", topology=topology)
     with world.open() as ctx:
-        up(ctx, replace(spec, name="shop"))
+        up(ctx, asked)
         query(ctx, "shop", "n1", "CREATE TABLE people (id INT PRIMARY KEY)")
         add(ctx, 1)
         made = dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
         assert (made.state, made.blueprint) == ("ready", "replication")
         assert taken(ctx) == []
         down(ctx, "shop")
-        assert up(ctx, replace(spec, dataset="crm", name="a")).state == "ready"
+        assert up(ctx, structs.replace(asked, dataset="crm", name="a")).state == "ready"
         query(ctx, "a", "n1", "INSERT INTO people VALUES (2)")
-        assert people(ctx, "a") == [[1, 2]] * spec.nodes
+        assert people(ctx, "a") == [[1, 2]] * asked.spec.nodes
 
 
 def test_a_fan_in_becomes_none(world: World) -> None:
     """No node that wakes alone has all data and takes writes."""
-    spec = LabSpec("replication", nodes=3, size=SIZE, options=Options(topology="fan-in"))
     with world.open() as ctx:
-        up(ctx, replace(spec, name="shop"))
+        up(ctx, lab_request("replication", "shop", topology="fan-in"))
         with pytest.raises(InvalidSpec, match="shop is a fan-in") as caught:
             dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
         assert "n3" in caught.value.hint
@@ -148,7 +146,7 @@ def test_a_fan_in_becomes_none(world: World) -> None:
 def test_a_refresh_from_another_lab_of_that_name(ctx: Context) -> None:
     dataset.create(ctx, CreateDataset(name="crm", source="lab:shop"))
     down(ctx, "shop")
-    up(ctx, LabSpec("replication", name="shop", size=SIZE, options=Options(topology="fan-in")))
+    up(ctx, lab_request("replication", "shop", topology="fan-in"))
     with pytest.raises(InvalidSpec, match="shop is a fan-in"):
         dataset.refresh(ctx, "crm")
     assert [one.version for one in dataset.datasets(ctx)] == [1]

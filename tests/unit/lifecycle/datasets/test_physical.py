@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.up import up
 from lab.requests.datasets import CreateDataset
 from tests.support.backups import chunk, files, stream, write
-from tests.support.lifecycle_world import SPEC, Counter, World, make_image, raising
+from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
 from tests.unit.lifecycle.datasets.test_datasets import names
 from tests.unit.lifecycle.promises.test_killed import sweep
 
@@ -28,7 +27,7 @@ DATA = (
     b"CREATE TABLE people (id INT PRIMARY KEY, name TEXT);\n"
     b"INSERT INTO people VALUES (1, 'Ada'), (2, 'Grace');\n"
 )
-OF_SHOP = replace(SPEC, dataset="shop")
+OF_SHOP = named("", dataset="shop")
 
 
 @pytest.fixture
@@ -52,14 +51,14 @@ def test_a_lab_begins_with_a_directory(ctx: Context, backup: Path) -> None:
     made = dataset.create(ctx, CreateDataset(name="shop", source=str(backup)))
     assert (made.version, made.state, made.source) == (1, "ready", str(backup))
     assert made.loaded > sum(map(len, files(DATA).values()))
-    view = up(ctx, replace(OF_SHOP, name="a"))
+    view = up(ctx, named("a", dataset="shop"))
     assert (view.state, view.started, view.image) == ("ready", "warm", made.image)
-    assert names(ctx, "a") == [("Ada", "Grace")] * SPEC.nodes
+    assert names(ctx, "a") == [("Ada", "Grace")] * REQUEST.nodes
     assert [v.name.volume for v in ctx.storage.volumes() if "backup" in str(v.name)] == []
     assert list(ctx.home.builds.iterdir()) == []
     write(backup, {"ibdata1": DATA.replace(b"Ada", b"Katherine")})
     assert dataset.refresh(ctx, "shop").version == 2
-    up(ctx, replace(OF_SHOP, name="b"))
+    up(ctx, named("b", dataset="shop"))
     assert names(ctx, "b")[0] == ("Katherine", "Grace")
 
 
@@ -72,7 +71,7 @@ def test_streams_and_further_sql(ctx: Context, tmp_path: Path, name: str, packed
     path = streamed(tmp_path / name, gzip.compress(data) if packed else data)
     more.write_text("INSERT INTO people VALUES (3, 'Edith');\nDELETE FROM people WHERE id = 1")
     dataset.create(ctx, CreateDataset(name="shop", source=str(path), files=(str(more),)))
-    up(ctx, replace(OF_SHOP, name="a"))
+    up(ctx, named("a", dataset="shop"))
     assert names(ctx, "a")[0] == ("Grace", "Edith")
 
 

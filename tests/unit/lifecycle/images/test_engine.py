@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.spec import LabSpec
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 PERCONA = "percona-xtradb-cluster"
 LINE = "Percona's repository is out of reach: using MariaDB with Galera"
@@ -43,9 +44,8 @@ def chosen(ctx: Context, plan: str, engine: str = "") -> str:
     return choose(ctx, resolve(ctx, LabSpec(plan, engine=engine)))[0].name
 
 
-def make(ctx: Context, name: str, **changes: object) -> LabView:
-    spec = LabSpec("pxc", name, nodes=2, size=SIZE)
-    return up(ctx, replace(spec, **changes))  # type: ignore[arg-type]
+def make(ctx: Context, name: str, **values: Any) -> LabView:
+    return up(ctx, lab_request("pxc", name, **{"nodes": 2, **values}))
 
 
 def test_percona_if_it_can_be_had(world: World, ctx: Context) -> None:
@@ -74,7 +74,7 @@ def test_the_line_is_shown_where_something_is_made_of_it(world: World, ctx: Cont
     world.notes.clear()
     make(ctx, "e", nodes=1)
     assert LINE not in world.notes
-    preview(ctx, LabSpec("pxc", nodes=1, size=SIZE))
+    preview(ctx, lab_request("pxc", nodes=1))
     assert LINE not in world.notes
 
 

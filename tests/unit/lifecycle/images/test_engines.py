@@ -19,9 +19,9 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import record_of
-from lab.spec import LabSpec
+from lab.requests.labs import CreateLab
 from lab.views.catalog import EngineView
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def listed(ctx: Context) -> dict[str, EngineView]:
     return {view.recipe: view for view in engines(ctx)}
 
 
-def spec(blueprint: str, engine: str, nodes: int = 2) -> LabSpec:
-    return LabSpec(blueprint, nodes=nodes, size=SIZE, engine=engine)
+def asked(blueprint: str, engine: str, nodes: int = 2) -> CreateLab:
+    return lab_request(blueprint, nodes=nodes, engine=engine)
 
 
 def test_what_there_is_of_each_engine(ctx: Context) -> None:
@@ -66,7 +66,7 @@ def test_what_there_is_of_each_engine(ctx: Context) -> None:
 
 
 def test_what_was_built_is_listed(ctx: Context) -> None:
-    up(ctx, spec("galera", "mariadb:10.11"))
+    up(ctx, asked("galera", "mariadb:10.11"))
     found = listed(ctx)
     assert [key.rpartition("-")[0] for key in found["mariadb-10.11"].images] == ["mariadb-10.11"]
     [template] = found["mariadb-10.11"].templates
@@ -93,23 +93,23 @@ def test_a_failure_of_the_last_day_is_reported(ctx: Context) -> None:
 
 def test_a_lab_of_a_series(world: World, ctx: Context) -> None:
     """Its image and its template are its own, and a lab of the default series shares neither."""
-    old = up(ctx, spec("galera", "mariadb:10.11"))
-    new = up(ctx, spec("galera", "mariadb"))
+    old = up(ctx, asked("galera", "mariadb:10.11"))
+    new = up(ctx, asked("galera", "mariadb"))
     assert (old.engine, new.engine) == ("mariadb", "mariadb")
     images = [record_of(ctx, lab.name).image.rpartition("-")[0] for lab in (old, new)]
     assert images == ["mariadb-10.11", "mariadb"]
     assert record_of(ctx, old.name).template != record_of(ctx, new.name).template
-    assert preview(ctx, spec("galera", "mariadb:10.11")).image == record_of(ctx, old.name).image
+    assert preview(ctx, asked("galera", "mariadb:10.11")).image == record_of(ctx, old.name).image
     assert not [note for note in world.notes if "using" in note]
 
 
 def test_a_lab_that_exists_is_of_the_requested_series(ctx: Context) -> None:
     """Protects `--exist-ok` and pools from handing out another series."""
-    record = record_of(ctx, up(ctx, spec("galera", "mariadb:10.11")).name)
+    record = record_of(ctx, up(ctx, asked("galera", "mariadb:10.11")).name)
     there = configuration.of_record(record)
 
     def differs(engine: str) -> list[str]:
-        requested = configuration.requested(spec("galera", engine), profile=record.profile)
+        requested = configuration.requested(asked("galera", engine).spec, profile=record.profile)
         return configuration.differs(there, requested)
 
     assert differs("mariadb:10.11") == []
@@ -119,16 +119,16 @@ def test_a_lab_that_exists_is_of_the_requested_series(ctx: Context) -> None:
 
 def test_an_image_of_a_series_can_be_required_by_its_key(ctx: Context) -> None:
     key = image.build(ctx, "mariadb:10.11").key
-    made = up(ctx, LabSpec("single", size=SIZE, image=key))
+    made = up(ctx, lab_request("single", image=key))
     assert record_of(ctx, made.name).image == key
     with pytest.raises(InvalidSpec, match="cannot use the image"):
-        up(ctx, LabSpec("group", nodes=3, size=SIZE, image=key))
+        up(ctx, lab_request("group", nodes=3, image=key))
 
 
 def test_a_server_of_a_dialect_that_is_there(ctx: Context) -> None:
     """Percona Server in MySQL's place, without a line of code of a blueprint."""
     for blueprint, nodes in (("single", 1), ("group", 3)):
-        made = up(ctx, spec(blueprint, "percona:8.0", nodes))
+        made = up(ctx, asked(blueprint, "percona:8.0", nodes))
         record = record_of(ctx, made.name)
         assert made.engine == "percona-server"
         assert record.image.startswith("percona-server-8.0-")
@@ -136,7 +136,7 @@ def test_a_server_of_a_dialect_that_is_there(ctx: Context) -> None:
 
 def test_what_is_no_engine(ctx: Context) -> None:
     with pytest.raises(InvalidSpec, match=r"no series '10\.1' of mariadb for galera"):
-        up(ctx, spec("galera", "mariadb:10.1"))
+        up(ctx, asked("galera", "mariadb:10.1"))
     with pytest.raises(NotFound, match="no image recipe"):
         image.build(ctx, "oracle")
     assert ctx.store.labs.all() == []

@@ -11,11 +11,12 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lab.errors import CommandFailed, HostUnfit, Interrupted, NotReady, OutOfReach, RecipeFailed
 from lab.fake import images
@@ -30,13 +31,27 @@ from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
-from lab.options import OptionFile, Options
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World, at, codes, in_process, raising, remove_new
+from lab.options import OptionFile
+from lab.requests.labs import CreateLab
+from tests.support.lifecycle_world import (
+    World,
+    at,
+    codes,
+    in_process,
+    lab_request,
+    raising,
+    remove_new,
+)
 
 PERCONA = "percona-xtradb-cluster"
-SPEC = LabSpec("pxc", "shop", nodes=2, size=SIZE)
-USUAL = LabSpec("pxc", "shop", nodes=2)
+
+
+def pxc(name: str, *, nodes: int = 2, **values: Any) -> CreateLab:
+    return lab_request("pxc", name, nodes=nodes, **values)
+
+
+REQUEST = pxc("shop")
+USUAL = CreateLab(blueprint="pxc", name="shop", nodes=2)
 BROKEN = CommandFailed(
     ["mmdebstrap"], 100, stderr="E: Unable to correct problems\nqpress: not installable",
     hint="the whole build log is there",
@@ -95,7 +110,7 @@ def ctx(world: World) -> Iterator[Context]:
 
 
 def test_the_next_engine_is_used(ctx: Context, builder: Builder) -> None:
-    view = up(ctx, SPEC)
+    view = up(ctx, REQUEST)
     assert (view.state, view.engine) == ("ready", "mariadb")
     assert builder.tries == [PERCONA, "mariadb"]
     assert not [record for record in ctx.store.images.all() if record.recipe == PERCONA]
@@ -103,7 +118,7 @@ def test_the_next_engine_is_used(ctx: Context, builder: Builder) -> None:
 
 
 def test_the_failure_is_shown_in_full_and_then_the_line(world: World, ctx: Context) -> None:
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     shown = [note for note in world.notes if PERCONA in note or "qpress" in note or "E: " in note]
     assert shown[0] == (
         f"{PERCONA} could not be built, step bootstrap: mmdebstrap failed with status 100"
@@ -118,12 +133,12 @@ def test_the_failure_is_shown_in_full_and_then_the_line(world: World, ctx: Conte
 
 
 def test_it_is_not_tried_again_for_a_day(world: World, ctx: Context, builder: Builder) -> None:
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     world.notes.clear()
-    assert up(ctx, replace(SPEC, name="b")).engine == "mariadb"
+    assert up(ctx, pxc("b")).engine == "mariadb"
     assert builder.tries == [PERCONA, "mariadb"]
     assert not [note for note in world.notes if PERCONA in note], "a warm start shows nothing"
-    assert up(ctx, replace(SPEC, name="c", nodes=1)).engine == "mariadb"
+    assert up(ctx, pxc("c", nodes=1)).engine == "mariadb"
     assert [note for note in world.notes if LINE.fullmatch(note)], "a template is made of it"
 
 
@@ -140,10 +155,10 @@ def outdated(ctx: Context, **changes: object) -> None:
 )
 def test_it_is_tried_again(ctx: Context, builder: Builder, change: dict[str, object]) -> None:
     """After a day, or where the recipe is another now; a record that cannot be read is none."""
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     outdated(ctx, **change)
     builder.failing.clear()
-    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert up(ctx, pxc("b")).engine == "percona"
     assert failures.recent(ctx.home) == {}
 
 
@@ -152,19 +167,19 @@ def test_a_required_engine_is_tried_and_its_failure_is_the_result(
     ctx: Context, builder: Builder, error: Exception
 ) -> None:
     builder.failing[PERCONA] = error
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     for _ in range(2):
         with pytest.raises(type(error)):
-            up(ctx, replace(SPEC, name="b", engine="percona"))
+            up(ctx, pxc("b", engine="percona"))
     assert builder.tries == [PERCONA, "mariadb", PERCONA, PERCONA]
     assert PERCONA in failures.recent(ctx.home)
     builder.failing.clear()
-    assert up(ctx, replace(SPEC, name="b", engine="percona")).engine == "percona"
+    assert up(ctx, pxc("b", engine="percona")).engine == "percona"
     assert failures.recent(ctx.home) == {}
 
 
 def test_image_build_tries_again(ctx: Context, builder: Builder) -> None:
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     before = failures.recent(ctx.home)[PERCONA].at
     with pytest.raises(CommandFailed):
         image.build(ctx, PERCONA)
@@ -172,7 +187,7 @@ def test_image_build_tries_again(ctx: Context, builder: Builder) -> None:
     builder.failing.clear()
     image.build(ctx, PERCONA)
     assert failures.recent(ctx.home) == {}
-    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert up(ctx, pxc("b")).engine == "percona"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +200,7 @@ def test_what_is_not_the_engines_fault_ends_it(
     before = world.there()
     builder.failing[PERCONA] = error
     with pytest.raises(type(error)):
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     assert builder.tries == [PERCONA]
     assert failures.recent(ctx.home) == {}
     assert {name for name in world.there() - before if "logs/" not in name} == set()
@@ -197,7 +212,7 @@ def test_if_no_engine_works_it_is_not_one_engines_fault(
 ) -> None:
     builder.failing["mariadb"] = error
     with pytest.raises(type(error)):
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     assert builder.tries == [PERCONA, "mariadb"]
     assert failures.recent(ctx.home) == {}
 
@@ -211,8 +226,8 @@ def test_a_host_without_a_network_is_not_the_engines_fault(
     """
     image.build(ctx, "mariadb")
     builder.failing[PERCONA] = OutOfReach("cannot fetch the key", hint="check the network")
-    assert up(ctx, SPEC).engine == "mariadb"
-    assert up(ctx, replace(SPEC, name="b", nodes=1)).engine == "mariadb"
+    assert up(ctx, REQUEST).engine == "mariadb"
+    assert up(ctx, pxc("b", nodes=1)).engine == "mariadb"
     assert builder.tries == ["mariadb", PERCONA]
     assert failures.recent(ctx.home) == {}
     assert "Percona's repository is out of reach: using MariaDB with Galera" in world.notes
@@ -221,7 +236,7 @@ def test_a_host_without_a_network_is_not_the_engines_fault(
     [(url, (at_, answer))] = json.loads(path.read_text()).items()
     assert (answer, time.time() - at_ < 60) == (False, True)
     path.write_text(json.dumps({url: [time.time(), True]}))
-    assert up(ctx, replace(SPEC, name="c")).engine == "percona"
+    assert up(ctx, pxc("c")).engine == "percona"
 
 
 def test_an_interrupt_while_the_next_is_built_keeps_the_record(
@@ -230,59 +245,60 @@ def test_an_interrupt_while_the_next_is_built_keeps_the_record(
     """The next command does not spend those minutes again."""
     builder.failing["mariadb"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     del builder.failing["mariadb"]
-    assert up(ctx, SPEC).engine == "mariadb"
+    assert up(ctx, REQUEST).engine == "mariadb"
     assert builder.tries == [PERCONA, "mariadb", "mariadb"]
 
 
 def test_an_image_that_is_there_is_used(ctx: Context, builder: Builder) -> None:
     """A build that failed is no matter once the image was imported, or for another profile."""
     builder.failing.clear()
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     log = ctx.home.root / "log"
     with (
         suppress(CommandFailed),
         failures.recorded(ctx, load(PERCONA), failures.UNBUILT, log, CommandFailed),
     ):
         raise BROKEN
-    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert up(ctx, pxc("b")).engine == "percona"
 
 
 def test_templates_pools_and_previews_do_the_same(
     world: World, ctx: Context, builder: Builder
 ) -> None:
-    template.build(ctx, SPEC)
+    template.build(ctx, REQUEST)
     [made] = ctx.store.templates.all()
-    assert pool.keys(ctx, SPEC).image == made.image
+    assert pool.keys(ctx, REQUEST.spec).image == made.image
     world.notes.clear()
-    assert preview(ctx, SPEC).engine == "mariadb"
+    assert preview(ctx, REQUEST).engine == "mariadb"
     assert not world.notes, "nothing is to be built"
     assert builder.tries == [PERCONA, "mariadb"]
 
 
 def test_members_of_a_pool_stay_until_others_can_be_made(ctx: Context, builder: Builder) -> None:
     """Protects a full pool when the record of a failure expires: the engine may fail again."""
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     member = ctx.store.labs.get("shop")
 
     def fits() -> bool:
-        return pool.fits(ctx.settings, member, SPEC, pool.keys(ctx, SPEC))
+        return pool.fits(ctx.settings, member, REQUEST.spec, pool.keys(ctx, REQUEST.spec))
 
     assert fits()
     outdated(ctx, age=90_000)
-    assert preview(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert preview(ctx, pxc("b")).engine == "percona"
     assert fits(), "there is no image of the other engine yet"
     builder.failing.clear()
     image.build(ctx, PERCONA)
     assert fits(), "nor a template"
-    assert up(ctx, replace(SPEC, name="b")).engine == "percona"
+    assert up(ctx, pxc("b")).engine == "percona"
     assert not fits()
-    assert pool.fits(ctx.settings, ctx.store.labs.get("b"), SPEC, pool.keys(ctx, SPEC))
+    member = ctx.store.labs.get("b")
+    assert fits()
 
 
 def test_cold_starts_too(ctx: Context) -> None:
-    assert up(ctx, SPEC, cold=True).engine == "mariadb"
+    assert up(ctx, pxc("shop", cold=True)).engine == "mariadb"
 
 
 NOT_READY = NotReady("n1 is not ready: required: Synced; found: nothing", details=["[ERROR] x"])
@@ -290,7 +306,7 @@ NOT_READY = NotReady("n1 is not ready: required: Synced; found: nothing", detail
 
 def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> None:
     builder.failing.clear()
-    small = replace(SPEC, size=replace(USUAL.size, memory=USUAL.size.memory // 2))
+    small = structs.replace(USUAL, memory=USUAL.memory // 2)
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
         with pytest.raises(NotReady):
             up(ctx, small)  # a server may need more memory: not the engine's fault
@@ -305,9 +321,9 @@ def test_a_first_template_that_does_not_form(world: World, builder: Builder) -> 
     assert "  [ERROR] x" in world.notes
     assert [note for note in world.notes if "using MariaDB with Galera" in note]
     with world.open() as ctx:
-        assert up(ctx, replace(USUAL, name="b")).engine == "mariadb"
+        assert up(ctx, structs.replace(USUAL, name="b")).engine == "mariadb"
         image.build(ctx, PERCONA)
-        assert up(ctx, replace(USUAL, name="c")).engine == "percona"
+        assert up(ctx, structs.replace(USUAL, name="c")).engine == "percona"
 
 
 def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder) -> None:
@@ -315,26 +331,26 @@ def test_a_short_timeout_is_not_the_engines_fault(world: World, builder: Builder
     builder.failing.clear()
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
         with pytest.raises(NotReady):
-            up(ctx, SPEC, timeout=ctx.settings.ready_timeout / 2)
+            up(ctx, REQUEST, timeout=ctx.settings.ready_timeout / 2)
         assert failures.recent(ctx.home) == {}
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        Options(set=("wsrep_on=OFF",)),
-        Options(my_cnf=(OptionFile("[mysqld]\nwsrep_on=OFF\n"),)),
-        Options(init="SELECT SLEEP(9999)"),
+        {"set": ("wsrep_on=OFF",)},
+        {"my_cnf": (OptionFile("[mysqld]\nwsrep_on=OFF\n"),)},
+        {"init": "SELECT SLEEP(9999)"},
     ],
 )
 def test_what_the_user_chose_is_not_the_engines_fault(
-    world: World, builder: Builder, options: Options
+    world: World, builder: Builder, options: dict[str, Any]
 ) -> None:
     """An option that keeps nodes from being ready is not tried on every engine."""
     builder.failing.clear()
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
         with pytest.raises(NotReady):
-            up(ctx, replace(SPEC, options=options))
+            up(ctx, pxc("shop", **options))
         assert failures.recent(ctx.home) == {}
 
 
@@ -342,10 +358,10 @@ def test_an_image_that_has_formed_here_works(world: World, builder: Builder) -> 
     """What fails then is another number of nodes, or a busy host: no reason for another engine."""
     builder.failing.clear()
     with world.open() as ctx:
-        assert up(ctx, SPEC).engine == "percona"
+        assert up(ctx, REQUEST).engine == "percona"
     with world.open(at("form.begin", raising(NOT_READY))) as ctx:
         with pytest.raises(NotReady):
-            up(ctx, replace(SPEC, name="b", nodes=3))
+            up(ctx, pxc("b", nodes=3))
         assert failures.recent(ctx.home) == {}
 
 
@@ -354,17 +370,17 @@ def test_a_storage_that_fails_is_not_the_engines_fault(world: World, builder: Bu
     failed = CommandFailed(["zfs", "clone"], 1, stderr="cannot open")
     with world.open(at("storage.clone", raising(failed))) as ctx:
         with pytest.raises(CommandFailed):
-            up(ctx, SPEC)
+            up(ctx, REQUEST)
         assert failures.recent(ctx.home) == {}
 
 
 def test_two_commands_try_it_once(world: World, builder: Builder) -> None:
     """The one that waited for the other's build does not repeat what failed."""
     builder.slowly = 1.0
-    first = in_process(world, lambda ctx: up(ctx, SPEC))
+    first = in_process(world, lambda ctx: up(ctx, REQUEST))
     while PERCONA not in builder.tries:
         time.sleep(0.02)
-    second = in_process(world, lambda ctx: up(ctx, replace(SPEC, name="b")))
+    second = in_process(world, lambda ctx: up(ctx, pxc("b")))
     assert codes([first, second]) == [0, 0]
     assert sorted(builder.tries) == ["mariadb", PERCONA]
 
@@ -373,7 +389,7 @@ def test_two_commands_try_it_once(world: World, builder: Builder) -> None:
 def test_a_kill_at_any_step_leaves_nothing(world: World) -> None:
     """The kill sweep, through the failure of one engine and the making of the next."""
     baseline, step, killed = world.there(), 0, 0
-    while world.killed(lambda ctx: up(ctx, SPEC), step):
+    while world.killed(lambda ctx: up(ctx, REQUEST), step):
         with world.open() as ctx:
             gc(ctx)
             for lab in ctx.store.labs.all():
@@ -389,7 +405,7 @@ def test_a_kill_at_any_step_leaves_nothing(world: World) -> None:
 
 
 def test_doctor_shows_it_with_what_helps(world: World, ctx: Context) -> None:
-    up(ctx, SPEC)
+    up(ctx, REQUEST)
     [found] = [one for one in doctor(world.settings) if one.topic == PERCONA]
     assert found.level == "warn"
     assert LINE.match(f"{found.value}: using MariaDB with Galera; {found.advice.splitlines()[0]}")

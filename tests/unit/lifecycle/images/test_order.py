@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab import blueprints
 from lab.blueprints import NodePlan
@@ -19,13 +20,12 @@ from lab.lifecycle.labs.branch import branch
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
-from lab.options import Options
-from lab.requests.labs import BranchLab
+from lab.requests.labs import BranchLab, CreateLab
 from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 from tests.support.mixed import FRONT, Mixed, register
 
-SPEC = LabSpec("mixed", name="two", nodes=2, size=SIZE)
+REQUEST = lab_request("mixed", "two", nodes=2)
 PLANNED: list[str] = []
 
 
@@ -52,11 +52,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda ctx: up(ctx, replace(SPEC, name="one")),
-        lambda ctx: up(ctx, replace(SPEC, name="one"), cold=True),
-        lambda ctx: preview(ctx, replace(SPEC, name="one")),
-        lambda ctx: template.build(ctx, SPEC),
-        lambda ctx: pool.keys(ctx, SPEC),
+        lambda ctx: up(ctx, structs.replace(REQUEST, name="one")),
+        lambda ctx: up(ctx, structs.replace(REQUEST, name="one", cold=True)),
+        lambda ctx: preview(ctx, structs.replace(REQUEST, name="one")),
+        lambda ctx: template.build(ctx, REQUEST),
+        lambda ctx: pool.keys(ctx, REQUEST.spec),
         lambda ctx: branch(ctx, BranchLab(lab="two"), timeout=10),
     ],
     ids=["up", "up --cold", "up --dry-run", "template build", "pool", "branch"],
@@ -64,7 +64,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 def test_nodes_are_planned_once(world: World, verb: Callable[[Context], object]) -> None:
     """Protects from parts of a verb that see other nodes than the rest of it."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         PLANNED.clear()
         verb(ctx)
         assert len(PLANNED) == 1
@@ -72,11 +72,11 @@ def test_nodes_are_planned_once(world: World, verb: Callable[[Context], object])
 
 def test_an_order_has_all_that_follows_from_a_request(world: World) -> None:
     with world.open() as ctx:
-        order = resolve(ctx, SPEC)
+        order = resolve(ctx, REQUEST.spec)
         assert [node.name for node in order.nodes] == ["n1", "n2"]
         assert order.profile == ctx.settings.profile_of("")
         assert [one.name for one in order.others] == [FRONT.recipe]
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert choose(ctx, order)[0].key == made.image
         assert order.other_keys == {FRONT.recipe: made.nodes[1].image}
 
@@ -84,24 +84,26 @@ def test_an_order_has_all_that_follows_from_a_request(world: World) -> None:
 def test_an_image_that_is_named_is_the_only_choice(world: World) -> None:
     with world.open() as ctx:
         key = image.build(ctx, "mariadb").key
-        (choice,) = resolve(ctx, replace(SPEC, image=key)).choices
+        (choice,) = resolve(ctx, replace(REQUEST.spec, image=key)).choices
         assert (choice.key, choice.named) == (key, key)
         with pytest.raises(NotFound):
-            resolve(ctx, replace(SPEC, image="mariadb-0000"))
+            resolve(ctx, replace(REQUEST.spec, image="mariadb-0000"))
         other = image.build(ctx, "haproxy").key
         with pytest.raises(InvalidSpec, match="cannot use the image"):
-            resolve(ctx, replace(SPEC, image=other))
+            resolve(ctx, replace(REQUEST.spec, image=other))
 
 
 @pytest.mark.parametrize(
-    "verb", [up, preview, template.build, pool.keys], ids=["up", "preview", "template", "pool"]
+    "verb",
+    [up, preview, template.build, lambda ctx, asked: pool.keys(ctx, asked.spec)],
+    ids=["up", "preview", "template", "pool"],
 )
 def test_no_image_is_built_for_options_that_its_server_cannot_have(
-    tmp_path: Path, verb: Callable[[Context, LabSpec], object]
+    tmp_path: Path, verb: Callable[[Context, CreateLab], object]
 ) -> None:
     """Protects from minutes of a build whose end is the refusal of an option."""
-    options = Options(set=("innodb_page_size=4k",))
+    asked = lab_request("single", "one", set=("innodb_page_size=4k",))
     with World(tmp_path).open() as ctx:
         with pytest.raises(InvalidSpec, match="data directory was initialised with"):
-            verb(ctx, LabSpec("single", name="one", size=SIZE, options=options))
+            verb(ctx, asked)
         assert not ctx.store.images.all()

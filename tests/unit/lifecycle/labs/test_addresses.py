@@ -5,7 +5,6 @@ Guests are reached at their own addresses then, which their seeds give them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from lab.names import Owner
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
+from tests.support.lifecycle_world import REQUEST, Verb, World, make_cold, make_lab, named
 
 SELF = Capabilities("fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False)
 
@@ -59,16 +58,16 @@ def test_a_lab_is_reached_at_its_own_addresses(world: World, make: Verb) -> None
 def test_labs_of_one_template_have_different_addresses(world: World) -> None:
     """Protects clones: their disks hold the template's address until their seed is read."""
     with world.open() as ctx:
-        views = [up(ctx, replace(SPEC, name=name)) for name in ("one", "two")]
+        views = [up(ctx, named(name)) for name in ("one", "two")]
         hosts = {node.host for view in views for node in view.nodes}
-        assert len(hosts) == 2 * SPEC.nodes
+        assert len(hosts) == 2 * REQUEST.nodes
         for view in views:
             reached(ctx, view)
 
 
 def test_the_life_of_a_lab(world: World) -> None:
     with world.open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         taken = snapshot.take(ctx, TakeSnapshot(lab="shop", name="before"))
         reached(ctx, start(ctx, "shop", timeout=20.0))
         power.stop(ctx, "shop")
@@ -85,7 +84,7 @@ def test_the_life_of_a_lab(world: World) -> None:
 def test_clones_that_boot_restore_nothing(world: World) -> None:
     """The step that is shown and timed says what was done."""
     with world.open() as ctx:
-        steps = {step.step for step in up(ctx, replace(SPEC, name="shop")).steps}
+        steps = {step.step for step in up(ctx, named("shop")).steps}
     assert "start" in steps
     assert not {"restore", "resume"} & steps
 
@@ -93,7 +92,7 @@ def test_clones_that_boot_restore_nothing(world: World) -> None:
 def test_whether_it_is_idle_is_asked_there(world: World) -> None:
     """Protects idle leases on bhyve: the nodes are asked, not this host's own server."""
     with world.open() as ctx:
-        up(ctx, replace(SPEC, name="shop"))
+        up(ctx, named("shop"))
         before = activity(ctx, "shop", patience=1.0)
         assert activity(ctx, "shop", patience=1.0) == before
         query(ctx, "shop", "n2", "CREATE TABLE t (a INT)")
@@ -102,7 +101,7 @@ def test_whether_it_is_idle_is_asked_there(world: World) -> None:
 
 def test_ssh_goes_there_and_knows_who_is_there(world: World) -> None:
     with world.open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         argv = node_access.ssh_argv(ctx, "shop", "n2")
         assert argv[-1] == f"root@{view.nodes[1].host}"
         known = (ctx.home.private(Owner("lab", "shop")) / "known_hosts").read_text()
@@ -113,7 +112,7 @@ def test_ports_that_nobody_forwards_cannot_be_published(world: World) -> None:
     world.publish = "0.0.0.0"  # noqa: S104
     with world.open() as ctx:
         with pytest.raises(HostUnfit, match="addresses of their own"):
-            up(ctx, replace(SPEC, name="shop"))
+            up(ctx, named("shop"))
         assert ctx.store.labs.all() == []
 
 

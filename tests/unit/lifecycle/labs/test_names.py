@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from lab.lifecycle.nodes.inspect import lab, labs
 from lab.locks.named import lock
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import (
-    SPEC,
+    REQUEST,
     World,
     at,
     codes,
@@ -92,8 +91,8 @@ def test_exist_ok_does_not_wait_for_ever(world: World) -> None:
 
 def test_exist_ok_without_a_name_means_one_lab(world: World) -> None:
     with world.open() as ctx:
-        first = ensure(ctx, SPEC)
-        assert ensure(ctx, SPEC).name == first.name == "galera"
+        first = ensure(ctx, REQUEST)
+        assert ensure(ctx, REQUEST).name == first.name == "galera"
 
 
 def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
@@ -105,8 +104,8 @@ def test_exist_ok_is_about_what_was_asked_for(world: World) -> None:
         for other in (
             named("shop", nodes=3),
             named("shop", engine="percona"),
-            named("shop", size=replace(SPEC.size, disk=20 << 30)),
-            named("shop", size=replace(SPEC.size, cpus=2)),
+            named("shop", disk=20 << 30),
+            named("shop", cpus=2),
         ):
             with pytest.raises(Conflict, match="different configuration"):
                 ensure(ctx, other)
@@ -126,11 +125,11 @@ def other_home(world: World) -> World:
 def test_names_of_other_homes_are_avoided(world: World) -> None:
     """Guests of all homes share one name space."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     other = other_home(world)
     with other.open() as ctx:
-        assert up(ctx, SPEC).name == "galera-2"
-        assert ensure(ctx, SPEC).name == "galera-2", "`make up` again"
+        assert up(ctx, REQUEST).name == "galera-2"
+        assert ensure(ctx, REQUEST).name == "galera-2", "`make up` again"
         before = other.there()
         with pytest.raises(Conflict, match="not ours") as refused:
             up(ctx, named("galera"))
@@ -144,10 +143,10 @@ def test_a_name_that_another_home_takes_meanwhile(world: World) -> None:
 
     def take() -> None:
         with other.open() as ctx:
-            up(ctx, SPEC)
+            up(ctx, REQUEST)
 
     with world.open(at("clone.begin", take)) as ctx, pytest.raises(Conflict, match="exists"):
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     with world.open() as ctx, other.open() as theirs:
         assert labs(ctx) == []
         assert [view.state for view in labs(theirs)] == ["ready"]
@@ -156,8 +155,8 @@ def test_a_name_that_another_home_takes_meanwhile(world: World) -> None:
 def test_names_of_unrecorded_labs_are_avoided(world: World) -> None:
     """After the loss of the state file, with and without guests that run."""
     with world.open() as ctx:
-        up(ctx, SPEC)
-        up(ctx, replace(SPEC, name="shop"))
+        up(ctx, REQUEST)
+        up(ctx, named("shop"))
         for guest in ctx.hypervisor.guests():
             if "galera" in guest:
                 ctx.hypervisor.stop(guest, force=True)
@@ -166,7 +165,7 @@ def test_names_of_unrecorded_labs_are_avoided(world: World) -> None:
     world.ports = (33000, 33999)  # as in other_home
     world.notes.clear()
     with world.open() as ctx:
-        assert up(ctx, SPEC).name == "galera-2"
+        assert up(ctx, REQUEST).name == "galera-2"
         # What the labs were made of is found again, too.
         assert sum("registered the image" in note for note in world.notes) == 1
         assert sum("registered the image" in note for note in world.notes) == 1

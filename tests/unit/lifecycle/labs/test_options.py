@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lab import users
 from lab.errors import Conflict, InvalidSpec, NotReady
@@ -20,19 +22,17 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.service import pool
 from lab.lifecycle.snapshots import snapshot
-from lab.options import OptionFile, Options
-from lab.requests.labs import BranchLab, RollBack
+from lab.options import OptionFile
+from lab.requests.labs import BranchLab, CreateLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
-TUNED = Options(
-    set=("max_connections=50",), my_cnf=(OptionFile("[mysqld]\nlong_query_time=1\n", "replica"),)
-)
+SLOW_QUERIES = OptionFile("[mysqld]\nlong_query_time=1\n", "replica")
+TUNED = lab_request("replication", "shop", set=("max_connections=50",), my_cnf=(SLOW_QUERIES,))
 
 
-def spec(blueprint: str = "replication", **more: object) -> LabSpec:
-    return LabSpec(blueprint, name="shop", size=SIZE, options=Options(**more))  # type: ignore[arg-type]
+def shop(blueprint: str = "replication", **values: Any) -> CreateLab:
+    return lab_request(blueprint, "shop", **values)
 
 
 def seeds(ctx: Context) -> list[bytes]:
@@ -45,12 +45,11 @@ def seeds(ctx: Context) -> list[bytes]:
 def test_options_of_servers(world: World) -> None:
     """Protects who tunes a server: it has the option, in a template of its own."""
     with world.open() as ctx:
-        plain = LabSpec("replication", name="plain", size=SIZE)
-        up(ctx, plain)
-        made = up(ctx, replace(plain, name="shop", options=TUNED))
-        assert made.options == TUNED.shown
+        up(ctx, lab_request("replication", "plain"))
+        made = up(ctx, TUNED)
+        assert made.options == TUNED.spec.options.shown
         assert len({one.key for one in template.templates(ctx)}) == 2
-        up(ctx, replace(plain, name="again", options=TUNED))
+        up(ctx, structs.replace(TUNED, name="again"))
         assert len(template.templates(ctx)) == 2, "the second is a clone"
         template_of = ctx.store.labs.get("shop").template
         assert template_of is not None
@@ -64,7 +63,7 @@ def test_a_server_that_does_not_start(world: World) -> None:
     """Protects from minutes of waiting: the server's own message, at once, and nothing left."""
     with world.open() as ctx:
         with pytest.raises(InvalidSpec, match="server of n1 does not start") as raised:
-            up(ctx, spec("single", set=("unknown_option=1",)))
+            up(ctx, shop("single", set=("unknown_option=1",)))
         assert raised.value.details == ("[ERROR] unknown variable 'unknown_option=1'",)
         assert not ctx.store.labs.all()
         assert not template.templates(ctx)
@@ -73,9 +72,9 @@ def test_a_server_that_does_not_start(world: World) -> None:
 
 def test_first_statements_are_in_the_template(world: World) -> None:
     with world.open() as ctx:
-        made = spec(init="CREATE TABLE t (a INT); INSERT INTO t VALUES (1);")
-        up(ctx, made)
-        up(ctx, replace(made, name="again"))
+        asked = shop(init="CREATE TABLE t (a INT); INSERT INTO t VALUES (1);")
+        up(ctx, asked)
+        up(ctx, structs.replace(asked, name="again"))
         for name in ("shop", "again"):
             for node in ("n1", "n3"):
                 assert query(ctx, name, node, "SELECT COUNT(*) FROM t").rows == ((1,),)
@@ -87,7 +86,7 @@ def test_first_statements_are_in_the_template(world: World) -> None:
 def test_first_statements_that_are_refused(world: World) -> None:
     with world.open() as ctx:
         with pytest.raises(InvalidSpec, match="n1 refused a statement") as raised:
-            up(ctx, spec("single", init="CREATE TABLE t (a INT); SELEKT 1;"))
+            up(ctx, shop("single", init="CREATE TABLE t (a INT); SELEKT 1;"))
         assert "syntax error" in raised.value.details[0]
         assert not ctx.hypervisor.guests()
         assert not template.templates(ctx)
@@ -105,10 +104,10 @@ def test_accounts(world: World, blueprint: str) -> None:
     """Protects who connects as an application: in each lab, from a template without accounts."""
     given = users.parse("app:s3cret@shop", "here")
     with world.open() as ctx:
-        made = up(ctx, spec(blueprint, user=given))
+        made = up(ctx, shop(blueprint, user=given))
         assert made.options == {"user": ["app@shop"]}
-        other = up(ctx, replace(spec(blueprint, user=users.parse("app:x@*", "")), name="other"))
-        up(ctx, replace(spec(blueprint), name="plain"))
+        other = up(ctx, lab_request(blueprint, "other", user=users.parse("app:x@*", "")))
+        up(ctx, lab_request(blueprint, "plain"))
         assert len(template.templates(ctx)) == 1
         snapshot.take(ctx, TakeSnapshot(lab="shop", name="one"))
         rollback(ctx, RollBack(lab="shop", to="one"), timeout=9.0)
@@ -123,24 +122,25 @@ def test_accounts(world: World, blueprint: str) -> None:
 
 def test_a_lab_with_other_passwords_is_another(world: World) -> None:
     """Protects who connects: a lab that is there, or in a pool, has the passwords of its own."""
-    one, other = (spec(user=users.parse(f"app:{word}@shop", "")) for word in ("one", "two"))
+    one, other = (shop(user=users.parse(f"app:{word}@shop", "")) for word in ("one", "two"))
     with world.open() as ctx:
         up(ctx, one)
-        again = spec(user=users.parse("app:one@shop", ""))  # with other salts
+        again = shop(user=users.parse("app:one@shop", ""))  # with other salts
         assert ensure(ctx, again).state == "ready"
         with pytest.raises(Conflict, match="has another password for app"):
             ensure(ctx, other)
-    asked = replace(other, name="")
-    assert not pool.serves(world.settings, replace(one, name=""), asked)
-    assert pool.serves(world.settings, replace(spec(), name=""), replace(spec(), name=""))
+    kept, wanted = (replace(asked.spec, name="") for asked in (one, other))
+    assert not pool.serves(world.settings, kept, wanted)
+    kept = replace(shop().spec, name="")
+    assert pool.serves(world.settings, kept, kept)
 
 
 def test_a_lab_with_other_options_is_another(world: World) -> None:
     """Protects `--exist-ok`: a lab without the options is not what was requested."""
     with world.open() as ctx:
-        up(ctx, spec(semi_sync=True))
-        assert ensure(ctx, spec(semi_sync=True)).state == "ready"
-        for other in (spec(), spec(semi_sync=True, topology="chain")):
+        up(ctx, shop(semi_sync=True))
+        assert ensure(ctx, shop(semi_sync=True)).state == "ready"
+        for other in (shop(), shop(semi_sync=True, topology="chain")):
             with pytest.raises(Conflict, match="different configuration: options"):
                 ensure(ctx, other)
 
@@ -151,7 +151,7 @@ def test_a_lab_with_other_options_is_another(world: World) -> None:
 def test_topologies(world: World, topology: str, writers: list[str]) -> None:
     """Protects every verb on links that are no star."""
     with world.open() as ctx:
-        made = up(ctx, spec(topology=topology))
+        made = up(ctx, shop(topology=topology))
         assert {node.state for node in made.nodes} == {"ready"}
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
         for number, name in enumerate(writers):
@@ -173,7 +173,7 @@ def test_topologies(world: World, topology: str, writers: list[str]) -> None:
 def test_a_source_without_the_replica_that_acknowledges(world: World, topology: str) -> None:
     """Protects `lab start --node`: what would acknowledge is not to run."""
     with world.open() as ctx:
-        up(ctx, spec(topology=topology, semi_sync=True))
+        up(ctx, shop(topology=topology, semi_sync=True))
         power.stop(ctx, "shop")
         assert start_node(ctx, "shop", "n1", timeout=9.0).state == "degraded", "not all of it runs"
         assert start(ctx, "shop", timeout=9.0).state == "ready"
@@ -185,7 +185,7 @@ def test_a_source_without_the_replica_that_acknowledges(world: World, topology: 
 def test_a_ring_without_a_node(world: World) -> None:
     """Protects a ring that is cut: the next node says so, and follows nobody else."""
     with world.open() as ctx:
-        up(ctx, spec(topology="ring"))
+        up(ctx, shop(topology="ring"))
         power.stop(ctx, "shop", node="n3")
         found = lab(ctx, "shop")
         assert found.state == "degraded"
@@ -199,7 +199,7 @@ def test_a_ring_without_a_node(world: World) -> None:
 
 def test_a_delayed_replica_and_semi_sync(world: World) -> None:
     with world.open() as ctx:
-        made = up(ctx, spec(semi_sync=True, delay=60.0, on=("n3",)))
+        made = up(ctx, shop(semi_sync=True, delay=60.0, on=("n3",)))
         assert [node.role for node in made.nodes] == ["source", "replica", "delayed"]
         assert made.endpoints == {"rw": ("n1",), "ro": ("n2", "n3")}
         names = [one.name for one in status(ctx, "shop").requirements if one.node == "n1"]
@@ -213,7 +213,7 @@ def test_a_delayed_replica_and_semi_sync(world: World) -> None:
 
 def test_a_group_in_which_all_write(world: World) -> None:
     with world.open() as ctx:
-        made = up(ctx, spec("group", multi_primary=True))
+        made = up(ctx, shop("group", multi_primary=True))
         assert [node.role for node in made.nodes] == ["primary"] * 3
         assert made.endpoints == {"rw": ("n1", "n2", "n3")}
         query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")

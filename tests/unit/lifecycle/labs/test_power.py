@@ -29,8 +29,7 @@ from lab.names import GuestName
 from lab.progress import Event, Progress
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World, make_template, named
+from tests.support.lifecycle_world import World, lab_request, make_template, named
 
 N1, N2 = GuestName("lab-shop-n1"), GuestName("lab-shop-n2")
 
@@ -247,7 +246,7 @@ def test_a_snapshot_says_whose_flush_is_left_out(world: World) -> None:
 def test_a_node_of_a_lab_that_is_stopped_goes_back(world: World, blueprint: str, to: str) -> None:
     """Protects from a wait for others that do not run, and from a rollback that never ends."""
     with world.open() as ctx:
-        up(ctx, LabSpec(blueprint, "shop", nodes=3, size=SIZE))
+        up(ctx, lab_request(blueprint, "shop", nodes=3))
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         snapshot.take(ctx, TakeSnapshot(lab="shop", name="taken"))
         power.stop(ctx, "shop")
@@ -259,7 +258,7 @@ def test_a_node_of_a_lab_that_is_stopped_goes_back(world: World, blueprint: str,
 def test_users_are_led_to_a_node_that_runs(world: World) -> None:
     """Protects who names no node: another program may listen at a stopped node's port."""
     with world.open() as ctx:
-        up(ctx, LabSpec("galera", "shop", nodes=3, size=SIZE))
+        up(ctx, lab_request("galera", "shop", nodes=3))
         power.stop(ctx, "shop", node="n1")
         found = lab(ctx, "shop")
         second = found.nodes[1]

@@ -11,8 +11,7 @@ from lab.hypervisor import Capabilities
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import World, named
+from tests.support.lifecycle_world import World, lab_request, named
 
 
 def test_a_first_use_is_foretold(world: World) -> None:
@@ -42,7 +41,7 @@ def test_a_template_that_would_be_removed_is_named(world: World) -> None:
         few = replace(ctx, settings=replace(ctx.settings, max_templates=2))
         assert preview(few, named("", nodes=3)).displaces == (), "it is there"
         assert preview(few, named("", nodes=4)).displaces == (old,)
-        assert preview(few, named("", nodes=4), cold=True).displaces == ()
+        assert preview(few, named("", nodes=4, cold=True)).displaces == ()
         assert preview(ctx, named("", nodes=4)).displaces == ()
         up(few, named("c", nodes=4))
         assert ctx.store.templates.find(str(old)) is None
@@ -52,7 +51,7 @@ def test_a_template_that_would_be_removed_is_named(world: World) -> None:
 def test_cold_says_why(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
-        asked = preview(ctx, named(""), cold=True)
+        asked = preview(ctx, named("", cold=True))
         assert (asked.start, asked.why_cold, asked.template) == ("cold", "requested", None)
     world.capabilities = Capabilities("fake", "fake", why_cold="it is cold")
     with world.open() as ctx:
@@ -66,4 +65,4 @@ def test_it_fails_as_up_would(world: World) -> None:
         with pytest.raises(Conflict, match="exists already"):
             preview(ctx, named("shop"))
         with pytest.raises(InvalidSpec):
-            preview(ctx, LabSpec("pcx"))
+            preview(ctx, lab_request("pcx"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotReady
 from lab.hypervisor import Capabilities
@@ -21,13 +21,11 @@ from lab.lifecycle.nodes.inspect import lab, status
 from lab.lifecycle.nodes.recovery import Pace
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
-from lab.options import Options
-from lab.requests.labs import BranchLab, RollBack
+from lab.requests.labs import BranchLab, CreateLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World, count, roles
+from tests.support.lifecycle_world import World, count, lab_request, roles
 
-SPEC = LabSpec("replication", name="shop", size=SIZE)
+REQUEST = lab_request("replication", "shop")
 FAST = Pace(interval=0.05, patience=0.2, boot=0.1)
 
 
@@ -47,8 +45,8 @@ def never(*_: object) -> Rows:
     raise AssertionError
 
 
-def with_table(ctx: Context, spec: LabSpec = SPEC) -> None:
-    up(ctx, spec)
+def with_table(ctx: Context, asked: CreateLab = REQUEST) -> None:
+    up(ctx, asked)
     query(ctx, "shop", None, "CREATE TABLE t (a INT)")
 
 
@@ -171,23 +169,23 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("asked", "why"),
     [
-        (LabSpec("galera", name="shop", size=SIZE), "every node of this topology takes writes"),
+        (lab_request("galera", "shop"), "every node of this topology takes writes"),
         (
-            LabSpec("replication", name="shop", size=SIZE, options=Options(topology="chain")),
+            lab_request("replication", "shop", topology="chain"),
             "in a chain each node follows",
         ),
         (
-            LabSpec("replication", name="shop", size=SIZE, options=Options(delay=60.0, on=("n2",))),
+            lab_request("replication", "shop", delay=60.0, on=("n2",)),
             "n2 is delayed",
         ),
     ],
     ids=["galera", "chain", "delayed"],
 )
-def test_what_cannot_be_promoted(world: World, spec: LabSpec, why: str) -> None:
+def test_what_cannot_be_promoted(world: World, asked: CreateLab, why: str) -> None:
     with world.open() as ctx:
-        up(ctx, spec)
+        up(ctx, asked)
         with pytest.raises(InvalidSpec, match=why):
             promote(ctx, "shop", "n2", timeout=10)
         assert lab(ctx, "shop").state == "ready"
@@ -244,11 +242,11 @@ def test_kills_of_a_failover(world: World) -> None:
     assert step > 10
 
 
-def _lost(ctx: Context, spec: LabSpec) -> None:
+def _lost(ctx: Context, asked: CreateLab) -> None:
     """n1, the source, has a row more than the others, and n2 was promoted without it."""
-    up(ctx, spec)
+    up(ctx, asked)
     query(ctx, "shop", None, "CREATE TABLE t (a INT)")
-    others = [f"n{number}" for number in range(2, spec.nodes + 1)]
+    others = [f"n{number}" for number in range(2, asked.spec.nodes + 1)]
     for node in others:
         assert count(ctx, node) == 0
         power.stop(ctx, "shop", node=node)
@@ -281,7 +279,7 @@ def test_one_that_came_back_knows_the_source(world: World) -> None:
 def test_one_that_has_more_stops_no_other(world: World) -> None:
     """Protects the others: they follow a new source, and a start has one that takes writes."""
     with world.open() as ctx:
-        _lost(ctx, replace(SPEC, nodes=4))
+        _lost(ctx, structs.replace(REQUEST, nodes=4))
         with pytest.raises(NotReady, match="n1 has transactions that n3"):
             promote(ctx, "shop", "n3", timeout=10)
         view = lab(ctx, "shop")
@@ -296,7 +294,7 @@ def test_one_that_has_more_stops_no_other(world: World) -> None:
 def test_semi_sync_without_the_old_source(world: World) -> None:
     """Protects scripts: a failover that succeeded does not wait for a node that is off."""
     with world.open() as ctx:
-        with_table(ctx, replace(SPEC, options=Options(semi_sync=True)))
+        with_table(ctx, lab_request("replication", "shop", semi_sync=True))
         assert (count(ctx, "n2"), count(ctx, "n3")) == (0, 0)
         power.stop(ctx, "shop", node="n1", force=True)
         made = promote(ctx, "shop", "n2", force=True, timeout=10)

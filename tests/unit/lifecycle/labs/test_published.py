@@ -24,7 +24,7 @@ from lab.lifecycle.snapshots.snapshot import take
 from lab.names import EVERYWHERE, GuestName
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from tests.support.lifecycle_world import SPEC, World, make_template, named
+from tests.support.lifecycle_world import REQUEST, World, make_template, named
 
 NAME = "labs.example"
 CERTIFICATE = "/etc/mysql/tls/cert.pem"
@@ -110,7 +110,7 @@ def test_each_start_brings_a_new_certificate(world: World) -> None:
     """Protects labs that live for years, and clones from each other's keys."""
     with world.open() as ctx:
         up(ctx, named("shop"))
-        up(ctx, named("cold"), cold=True)
+        up(ctx, named("cold", cold=True))
         seen = [certificate(ctx, "shop", node) for node in ("n1", "n2")]
         seen.append(certificate(ctx, "cold"))
         label = take(ctx, TakeSnapshot(lab="shop", name="before")).label
@@ -134,7 +134,7 @@ def test_an_address_of_another_host(world: World) -> None:
     elsewhere = replace(world, publish="192.0.2.1", publish_name="")
     before = world.there()
     with elsewhere.open() as ctx, pytest.raises(HostUnfit, match=r"192\.0\.2\.1") as failed:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     assert "LAB_PUBLISH" in failed.value.hint
     assert world.there() == before
     with world.open() as ctx:

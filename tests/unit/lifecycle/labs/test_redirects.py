@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ from lab.names import Owner
 from lab.requests.labs import RollBack
 from lab.state.store import Store
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import SPEC, Verb, World, make_cold, make_lab
+from tests.support.lifecycle_world import Verb, World, make_cold, make_lab, named
 
 LEADS = Capabilities(
     "fake", "bhyve", why_cold="bhyve cannot", direct=False, forwards=False,
@@ -76,14 +75,14 @@ def test_a_lab_is_published_at_ports_that_lead_to_it(world: World, make: Verb) -
 
 def test_the_life_of_a_published_lab(world: World) -> None:
     with world.open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         power.stop(ctx, "shop")
         assert led(ctx) == {}
         again = start(ctx, "shop", timeout=20.0)
         reached(ctx, again)
         assert again.dsn == view.dsn
         reached(ctx, rollback.rollback(ctx, RollBack(lab="shop", to="origin"), timeout=20.0))
-        other = up(ctx, replace(SPEC, name="other"))
+        other = up(ctx, named("other"))
         reached(ctx, other)
         assert not {n.sql_port for n in other.nodes} & {n.sql_port for n in view.nodes}
         down(ctx, "shop")
@@ -93,7 +92,7 @@ def test_the_life_of_a_published_lab(world: World) -> None:
 def test_certificates_hold_for_both_ways(world: World) -> None:
     """Protects this host's own look at a lab, which checks the server as others do."""
     with world.open() as ctx:
-        up(ctx, replace(SPEC, name="shop"))
+        up(ctx, named("shop"))
         for node in nodes_of(ctx, "shop"):
             names = personalise._names(node)
             assert {"labs.example", node.guest_address} <= set(names)
@@ -103,7 +102,7 @@ def test_certificates_hold_for_both_ways(world: World) -> None:
 def test_one_node_keeps_its_port(world: World) -> None:
     """Protects from taking a node's own rule, which is still there, for another's."""
     with world.open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         power.stop(ctx, "shop", node="n2")
         again = start_node(ctx, "shop", "n2", timeout=20.0)
         assert [n.sql_port for n in again.nodes] == [n.sql_port for n in view.nodes]
@@ -117,7 +116,7 @@ def test_a_port_that_a_program_took_meanwhile_is_given_up(world: World, listens:
     address; here only while the other does not listen.
     """
     with world.open() as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         power.stop(ctx, "shop")
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,7 +147,7 @@ def test_nothing_is_made_where_nothing_can_be_led(world: World) -> None:
 
     with world.open(hook) as ctx:
         with pytest.raises(HostUnfit, match="switched off"):
-            up(ctx, replace(SPEC, name="shop"))
+            up(ctx, named("shop"))
         for records in (ctx.store.labs, ctx.store.images, ctx.store.templates):
             assert records.all() == []
 
@@ -164,7 +163,7 @@ def test_nobody_waits_while_the_hypervisor_is_asked_for_ports(world: World) -> N
                 pool.submit(other.resources.intend, Owner("lab", "other"), "volume", step).result()
 
     with world.open(writes) as ctx:
-        view = up(ctx, replace(SPEC, name="shop"))
+        view = up(ctx, named("shop"))
         power.stop(ctx, "shop")
         with socket.socket() as taker:
             taker.bind(("0.0.0.0", view.nodes[0].sql_port))  # noqa: S104

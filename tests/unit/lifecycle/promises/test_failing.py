@@ -112,7 +112,7 @@ def test_keep_failed_keeps_the_guests_and_the_record(world: World) -> None:
     hook = _At("hypervisor.personalise", raising(FULL))
     with world.open(hook) as ctx:
         with pytest.raises(HostUnfit):
-            up(ctx, named("shop"), keep_failed=True)
+            up(ctx, named("shop", keep_failed=True))
         view = lab(ctx, "shop")
         assert view.state == "failed"
         assert [node.state for node in view.nodes] == ["running", "running"]
@@ -166,7 +166,7 @@ def test_a_failed_lab_without_nodes_is_not_started(world: World) -> None:
     hook = at("image.begin", raising(FULL))
     with world.open(hook) as ctx:
         with pytest.raises(HostUnfit):
-            up(ctx, named("shop"), keep_failed=True)
+            up(ctx, named("shop", keep_failed=True))
         for verb in (power.stop, lambda c, n: start(c, n, timeout=1)):
             with pytest.raises(Conflict, match="before it had nodes") as refused:
                 verb(ctx, "shop")
@@ -271,7 +271,7 @@ def test_time_is_up(world: World) -> None:
     with world.open() as ctx:
         make_image(ctx)
         with pytest.raises(NotReady, match="n1 is not ready: required: SQL answers") as failure:
-            up(ctx, named("shop"), cold=True, timeout=0.5)
+            up(ctx, named("shop", cold=True), timeout=0.5)
         assert any("boots" in line for line in failure.value.details)
         assert not held(ctx.home, "lab", "shop")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -25,10 +24,9 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import NodeSize
 from lab.units import GIB
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import SPEC, World, make_template, named
+from tests.support.lifecycle_world import World, make_template, named
 
 
 def test_exist_ok_gives_a_lab_that_can_be_used(world: World) -> None:
@@ -157,16 +155,15 @@ def test_a_damaged_template_without_a_record_is_not_used(world: World) -> None:
 
 def test_a_host_without_memory_or_processors_refuses(world: World) -> None:
     """Before anything is made, for labs and templates alike, with figures."""
-    for size, message in (
-        (NodeSize(memory=4096 * GIB), "4T"),
-        (NodeSize(cpus=64), "64 CPUs"),
-        (NodeSize(disk=1 << 50), "2048T"),
+    for asked, message in (
+        (named("", memory=4096 * GIB), "4T"),
+        (named("", cpus=64), "64 CPUs"),
+        (named("", disk=1 << 50), "2048T"),
     ):
         before = world.there()
-        spec = replace(SPEC, size=size)
         with world.open() as ctx:
             for verb in (up, template.build):
                 with pytest.raises(HostUnfit, match=message) as refused:
-                    verb(ctx, spec)
+                    verb(ctx, asked)
                 assert refused.value.hint
         assert world.there() == before

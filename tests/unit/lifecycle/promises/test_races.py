@@ -24,7 +24,7 @@ from lab.locks.named import lock
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import (
-    SPEC,
+    REQUEST,
     World,
     at,
     codes,
@@ -49,7 +49,7 @@ def test_eight_at_once_without_names(world: World) -> None:
     """The template is made once while seven wait; all get names, ports and segments."""
     with world.open() as ctx:
         make_image(ctx)
-    children = [in_process(world, lambda ctx: up(ctx, SPEC)) for _ in range(8)]
+    children = [in_process(world, lambda ctx: up(ctx, REQUEST)) for _ in range(8)]
     assert codes(children) == [0] * 8
     with world.open() as ctx:
         found = labs(ctx)
@@ -65,7 +65,7 @@ def test_a_name_that_another_command_is_taking_is_left_to_it(world: World) -> No
     with world.open() as ctx:
         make_template(ctx)
         with lock(ctx.home, "lab", "galera"):
-            assert up(ctx, SPEC).name == "galera-2"
+            assert up(ctx, REQUEST).name == "galera-2"
 
 
 def test_an_image_is_built_once(world: World) -> None:
@@ -278,7 +278,7 @@ def test_labs_share_memory_and_threads_without_mixing(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         with ThreadPoolExecutor(4) as pool:
-            views = list(pool.map(lambda _: up(ctx, SPEC), range(4)))
+            views = list(pool.map(lambda _: up(ctx, REQUEST), range(4)))
         assert len({view.name for view in views}) == 4
         assert {view.state for view in labs(ctx)} == {"ready"}
 
@@ -287,12 +287,12 @@ def test_who_waited_for_a_template_does_not_wait_for_its_users(world: World) -> 
     """Protects the second of many: those who came later used the template all the time."""
     with world.open() as ctx:
         make_image(ctx)
-        key = template.build(ctx, SPEC).key
+        key = template.build(ctx, REQUEST).key
         ctx.store.templates.update(key, state="building")  # its maker is not done
 
         def work() -> str:
             with world.open() as other:
-                return up(other, SPEC).state
+                return up(other, REQUEST).state
 
         with ThreadPoolExecutor(1) as pool, lock(ctx.home, "template", key, shared=True):
             ready = pool.submit(work)

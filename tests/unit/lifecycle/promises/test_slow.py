@@ -20,9 +20,8 @@ from lab.lifecycle.nodes.readiness import until_ready
 from lab.observe.account import Account
 from lab.observe.ask import through_port
 from lab.observe.ways import Rows
-from lab.spec import LabSpec
 from lab.wait import Deadline
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 WORK = 0.4
 """Seconds that a server works for each connection: more than one that is asked once has."""
@@ -57,7 +56,7 @@ class Busy:
 def ctx(tmp_path: Path) -> Iterator[Context]:
     """Of a replicating lab: its source is asked by each replica as well."""
     with World(tmp_path).open() as ctx:
-        up(ctx, LabSpec("replication", name="shop", size=SIZE))
+        up(ctx, lab_request("replication", "shop"))
         yield ctx
 
 
@@ -97,7 +96,7 @@ def test_a_look_waits_for_a_server_that_began_to_answer(tmp_path: Path) -> None:
     """Protects `lab ls` on busy hosts: what `up` found ready is not `unreachable` after it."""
     limit = WORK * 0.8
     with World(tmp_path).open() as ctx:
-        up(ctx, LabSpec("single", name="shop", size=SIZE))
+        up(ctx, lab_request("single", "shop"))
         hurried = replace(ctx, settings=replace(ctx.settings, answer_timeout=limit))
         assert lab(replace(hurried, sql_all=Busy(ctx)), "shop").state == "ready"
         for never, seconds in ((_never, 4 * limit), (_silent, limit)):

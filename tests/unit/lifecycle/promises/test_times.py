@@ -96,7 +96,7 @@ def test_a_slow_build_takes_no_time_from_the_nodes(world: World) -> None:
     """`--timeout` is for nodes that were started; a build has bounds of its own."""
     with world.open() as ctx:
         assert up(slowly_built(ctx), named("shop"), timeout=SLOW / 2).state == "ready"
-        assert up(slowly_built(ctx), named("cold"), cold=True, timeout=SLOW / 2).state == "ready"
+        assert up(slowly_built(ctx), named("cold", cold=True), timeout=SLOW / 2).state == "ready"
 
 
 def test_a_template_takes_no_time_from_the_lab(world: World) -> None:

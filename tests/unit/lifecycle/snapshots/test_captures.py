@@ -28,7 +28,7 @@ from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.storage import VolumeSnapshot
 from lab.units import MIB
-from tests.support.lifecycle_world import SIZE, SPEC, World, make_template, named
+from tests.support.lifecycle_world import REQUEST, SIZE, World, make_template, named
 
 
 class Watching:
@@ -98,10 +98,10 @@ def test_keys_of_templates_stay(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         (found,) = template.templates(ctx)
-        shape = template.shape_of(image.find(ctx, found.image), SPEC.size)
+        shape = template.shape_of(image.find(ctx, found.image), REQUEST.spec.size)
         parts = [
-            3, ctx.home.id, found.image, "galera", blueprint("galera").version, SPEC.nodes,
-            SPEC.size.memory, SPEC.size.cpus, SPEC.size.disk,
+            3, ctx.home.id, found.image, "galera", blueprint("galera").version, REQUEST.nodes,
+            REQUEST.memory, REQUEST.cpus, REQUEST.disk,
             ctx.settings.profile_of("").content(), ctx.hypervisor.fingerprint(shape),
         ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -163,7 +163,7 @@ def test_snapshots_of_labs_are_captures(world: World) -> None:
             assert capture.warm == (label != ORIGIN)
             assert bool(capture.why_cold) == (label == ORIGIN)
             assert {node.base for node in capture.nodes} == {parent if capture.warm else None}
-        up(ctx, named("cold"), cold=True)
+        up(ctx, named("cold", cold=True))
         assert find(ctx, "cold", ORIGIN).parent is None
 
 

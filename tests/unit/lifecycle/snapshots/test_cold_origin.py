@@ -6,6 +6,7 @@ What ``lab up --cold`` did after the first boot is done again: links, accounts, 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,33 +22,28 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
-from lab.options import Options
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 SOON = 6.0
 """Seconds after which nodes that are never ready are given up."""
 INIT = "CREATE TABLE t (a INT); INSERT INTO t VALUES (1);"
-KINDS = {
-    "star": LabSpec("replication", name="shop", size=SIZE),
-    "chain": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="chain")),
-    "proxied": LabSpec(
-        "replication", name="shop", nodes=2, size=SIZE, options=Options(proxy="haproxy")
-    ),
-    "group": LabSpec("group", name="shop", size=SIZE),
-    "galera": LabSpec("galera", name="shop", size=SIZE),
-    "galera-dr": LabSpec("galera-dr", name="shop", nodes=2, size=SIZE),
-    "single": LabSpec("single", name="shop", nodes=1, size=SIZE),
+KINDS: dict[str, dict[str, Any]] = {
+    "star": {"blueprint": "replication"},
+    "chain": {"blueprint": "replication", "topology": "chain"},
+    "proxied": {"blueprint": "replication", "nodes": 2, "proxy": "haproxy"},
+    "group": {"blueprint": "group"},
+    "galera": {"blueprint": "galera"},
+    "galera-dr": {"blueprint": "galera-dr", "nodes": 2},
+    "single": {"blueprint": "single"},
 }
 
 
-def make(ctx: Context, kind: str, **options: object) -> None:
+def make(ctx: Context, kind: str, **options: Any) -> None:
     """A lab without a template, with a row in ``t`` and then another."""
-    spec = KINDS[kind]
-    given = replace(spec.options, init=INIT, **options)  # type: ignore[arg-type]
-    assert up(ctx, replace(spec, options=given), cold=True).started == "cold"
+    asked = lab_request(**KINDS[kind], name="shop", init=INIT, cold=True, **options)
+    assert up(ctx, asked).started == "cold"
     query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
 
 

@@ -296,7 +296,7 @@ def test_two_at_once_form_it_once(world: World) -> None:
     """Both meet the same broken template: one forms another, one waits and uses that."""
     with world.open() as ctx:
         key = formed(ctx)
-    children = [in_process(world, partial(up, spec=named(name))) for name in ("a", "b")]
+    children = [in_process(world, partial(up, asked=named(name))) for name in ("a", "b")]
     assert codes(children) == [0, 0]
     with world.open() as ctx:
         assert {lab(ctx, name).started for name in ("a", "b")} == {"warm"}

@@ -87,7 +87,7 @@ def test_one_node_goes_back_and_rejoins(ctx: Context) -> None:
 def test_back_where_ram_cannot_be_restored(world: World, cold: bool) -> None:
     world.capabilities = COLD
     with world.open() as ctx:
-        up(ctx, named("shop"), cold=cold)
+        up(ctx, named("shop", cold=cold))
         assert rollback(ctx, RollBack(lab="shop"), timeout=20.0).state == "ready"
         assert query(ctx, "shop", "n1", "SELECT 1").rows
 
@@ -210,9 +210,8 @@ def test_nodes_run_on_if_a_snapshot_fails(ctx: Context) -> None:
 
 
 def test_gc_takes_what_is_due_and_rotates(world: World) -> None:
-    plan = schedule.parse("hourly:2")
     with world.open() as ctx:
-        up(ctx, replace(named("shop"), snapshots=plan))
+        up(ctx, named("shop", snapshots="hourly:2"))
         volumes = snapshot.volumes_of(ctx, "shop")
         for hours in (5, 4, 3):
             ctx.storage.snapshot(volumes, schedule.label("hourly", time.time() - hours * 3600))
@@ -231,7 +230,7 @@ def test_gc_takes_what_is_due_and_rotates(world: World) -> None:
 def test_what_is_too_many_goes_though_nothing_more_can_be_taken(world: World) -> None:
     """Protects a full disk: schedules free space there."""
     with world.open() as opened:
-        up(opened, replace(named("shop"), snapshots=schedule.parse("hourly:2")))
+        up(opened, named("shop", snapshots="hourly:2"))
         volumes = snapshot.volumes_of(opened, "shop")
         for hours in (5, 4, 3):
             opened.storage.snapshot(volumes, schedule.label("hourly", time.time() - hours * 3600))

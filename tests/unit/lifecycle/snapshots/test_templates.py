@@ -26,7 +26,7 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.locks.named import lock
 from lab.names import GuestName, Owner, VolumeName, template_ref
 from lab.units import MIB
-from tests.support.lifecycle_world import SPEC, World, make_template, named
+from tests.support.lifecycle_world import REQUEST, World, make_template, named
 
 Damage = Callable[[Context, str], object]
 
@@ -205,14 +205,14 @@ def test_each_difference_has_a_template_of_its_own(world: World) -> None:
     """RAM of another size, count or QEMU must never be restored."""
     with world.open() as ctx:
         make_template(ctx)
-        template.build(ctx, replace(SPEC, nodes=1))
-        template.build(ctx, replace(SPEC, size=replace(SPEC.size, memory=2 * SPEC.size.memory)))
-        template.build(ctx, replace(SPEC, size=replace(SPEC.size, cpus=2)))
-        template.build(ctx, SPEC)
+        template.build(ctx, named("", nodes=1))
+        template.build(ctx, named("", memory=2 * REQUEST.memory))
+        template.build(ctx, named("", cpus=2))
+        template.build(ctx, REQUEST)
         assert len(template.templates(ctx)) == 4
     world.version = "2"
     with world.open() as ctx:
-        assert up(ctx, SPEC).started == "warm"
+        assert up(ctx, REQUEST).started == "warm"
         assert len(template.templates(ctx)) == 5
 
 
@@ -261,7 +261,7 @@ def test_servers_of_clones_are_reseeded(world: World) -> None:
 
 
 def _of(ctx: Context, nodes: int) -> str:
-    template.build(ctx, replace(SPEC, nodes=nodes))
+    template.build(ctx, named("", nodes=nodes))
     (key,) = (view.key for view in template.templates(ctx) if view.nodes == nodes)
     return key
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.errors import CommandFailed, NotReady
 from lab.fake.hypervisor import FakeHypervisor
@@ -20,13 +21,11 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
-from lab.options import Options
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World, count
+from tests.support.lifecycle_world import World, count, lab_request
 
-SPEC = LabSpec("galera-dr", name="shop", size=SIZE, options=Options(replicas=2))
+REQUEST = lab_request("galera-dr", "shop", replicas=2)
 MEMBERS, REPLICAS = ("n1", "n2", "n3"), ("n4", "n5")
 
 
@@ -37,7 +36,7 @@ def states(ctx: Context) -> dict[str, str]:
 @pytest.mark.parametrize("cold", [False, pytest.param(True, marks=pytest.mark.rare)])
 def test_every_verb(world: World, cold: bool) -> None:
     with world.open() as ctx:
-        made = up(ctx, SPEC, cold=cold)
+        made = up(ctx, structs.replace(REQUEST, cold=cold))
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         assert [node.role for node in made.nodes] == ["member"] * 3 + ["replica"] * 2
         assert made.endpoints == {"rw": MEMBERS, "ro": REPLICAS}
@@ -74,7 +73,7 @@ def test_every_verb(world: World, cold: bool) -> None:
 def test_identities_of_a_branch(world: World) -> None:
     """Protects links between labs: GTID domains, and server ids of replicas, are the branch's."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         branch.branch(ctx, BranchLab(lab="shop", name="own", identity="new"), timeout=10)
         assert isinstance(ctx.hypervisor, FakeHypervisor)
         number = ctx.store.labs.get("own").identity
@@ -90,7 +89,7 @@ def test_identities_of_a_branch(world: World) -> None:
 def test_the_source_is_stopped(world: World) -> None:
     """Protects the remote site: it follows another member; and itself is seen when cut off."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         power.stop(ctx, "shop", node="n1")
         query(ctx, "shop", "n2", "INSERT INTO t VALUES (1)")
@@ -120,7 +119,7 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: the template is captured from a clean stop."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
     with world.open() as ctx:
-        made = up(ctx, LabSpec("pxc-dr", name="shop", size=SIZE))
+        made = up(ctx, lab_request("pxc-dr", "shop"))
         assert (made.state, made.started, len(made.nodes)) == ("ready", "cold", 4)
         assert not template.templates(ctx)[0].warm
 
@@ -128,6 +127,5 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
 def test_the_number_of_replicas_is_of_the_template(world: World) -> None:
     with world.open() as ctx:
         for number in (1, 2):
-            options = Options(replicas=number)
-            up(ctx, LabSpec("galera-dr", name=f"r{number}", nodes=1, size=SIZE, options=options))
+            up(ctx, lab_request("galera-dr", f"r{number}", nodes=1, replicas=number))
         assert len(template.templates(ctx)) == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.errors import CommandFailed, NotReady
 from lab.hypervisor import Capabilities
@@ -24,18 +25,17 @@ from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
 from tests.support.asking import asking
-from tests.support.lifecycle_world import SIZE, World, count, roles
+from tests.support.lifecycle_world import World, count, lab_request, roles
 
-SPEC = LabSpec("group", name="shop", size=SIZE)
+REQUEST = lab_request("group", "shop")
 FAST = Pace(interval=0.05, patience=0.2, boot=0.1)
 
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_every_verb(world: World, cold: bool) -> None:
     with world.open() as ctx:
-        made = up(ctx, SPEC, cold=cold)
+        made = up(ctx, structs.replace(REQUEST, cold=cold))
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         assert (made.engine, {node.state for node in made.nodes}) == ("mysql", {"ready"})
         assert roles(made) == ["primary", "secondary", "secondary"]
@@ -75,7 +75,7 @@ def test_every_verb(world: World, cold: bool) -> None:
 def test_the_primary_stops(world: World) -> None:
     """Protects who writes: the default is the node that takes writes now."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         power.stop(ctx, "shop", node="n1")
         found = lab(ctx, "shop")
@@ -101,14 +101,14 @@ def test_a_busy_host_does_not_make_a_ready_lab_unreachable(tmp_path: Path) -> No
             if timeout < 1:
                 raise NotReady("no answer in time")
 
-        made = up(asking(ctx, need_a_second), SPEC)
+        made = up(asking(ctx, need_a_second), REQUEST)
         assert (made.state, roles(made)) == ("ready", ["primary", "secondary", "secondary"])
 
 
 def test_statements_need_a_primary(world: World) -> None:
     """Protects who writes from a secondary that is taken for the primary."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
 
         def silent(*_: object, **__: object) -> list[Rows]:
             raise NotReady("no answer")
@@ -121,7 +121,7 @@ def test_statements_need_a_primary(world: World) -> None:
 def test_no_node_starts_a_group_without_the_others(world: World) -> None:
     """Protects transactions that only a node has which does not run."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         power.stop(ctx, "shop")
         with pytest.raises(NotReady, match="a node that does not run may have") as raised:
             start_node(ctx, "shop", "n2", timeout=10, pace=FAST)
@@ -137,7 +137,7 @@ def leave(ctx: Context, *nodes: str) -> None:
 def test_members_that_left_while_their_servers_ran(world: World) -> None:
     """Protects `lab start`: nothing in a guest has a member join that was in the group before."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         leave(ctx, "n2")
         query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
@@ -153,7 +153,7 @@ def test_members_that_left_while_their_servers_ran(world: World) -> None:
 def test_one_node_goes_back(world: World) -> None:
     """Protects its recovery, which the group refuses with the password of a template."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
         assert rollback(ctx, RollBack(lab="shop", node="n2"), timeout=20).state == "ready"
@@ -168,7 +168,7 @@ def test_one_node_goes_back(world: World) -> None:
 def test_the_error_is_of_the_member_that_is_not_there(world: World) -> None:
     """Protects users from the log of a member that only lacks the other."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         leave(ctx, "n2")
         patient = replace(FAST, interval=60.0)
         with pytest.raises(NotReady, match="n2 is not ready: required: state is ONLINE"):
@@ -179,6 +179,6 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: clones of the disks become a group."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
     with world.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.state, made.started) == ("ready", "cold")
         assert not template.templates(ctx)[0].warm

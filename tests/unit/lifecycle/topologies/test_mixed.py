@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lab.api.http.answers import answer
 from lab.api.http.lab_answer import lab_answer, lab_of
@@ -45,13 +46,12 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import EVERYWHERE, Owner, VolumeName, template_ref
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec, NodeSize
 from lab.units import GIB, MIB
 from tests.support.exchange_world import Side, as_it_was, rewritten
-from tests.support.lifecycle_world import SIZE, World, at, raising
+from tests.support.lifecycle_world import SIZE, World, at, lab_request, raising
 from tests.support.mixed import FRONT, Mixed, register
 
-SPEC = LabSpec("mixed", name="two", nodes=2, size=SIZE)
+REQUEST = lab_request("mixed", "two", nodes=2)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def check_guests(ctx: Context) -> None:
 def test_every_verb(world: World, cold: bool) -> None:
     """Protects labs of servers and proxies: nothing takes one node for another's equal."""
     with world.open() as ctx:
-        made = up(ctx, SPEC, cold=cold)
+        made = up(ctx, structs.replace(REQUEST, cold=cold))
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         first, second = made.nodes
         assert (first.role, second.role) == ("server", "front")
@@ -145,7 +145,7 @@ def test_every_verb(world: World, cold: bool) -> None:
 def test_each_service_has_a_port_that_is_recorded_and_shown(world: World) -> None:
     """Protects what users connect to besides SQL: a proxy's administration."""
     with world.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         row = ctx.store.nodes.get("two", "n2")
         second = made.nodes[1]
         assert row.services == second.services == {"sql": 6033, "ssh": 22, "admin": 6032}
@@ -180,7 +180,7 @@ def test_guests_with_addresses_of_their_own_serve_there(
     register(monkeypatch)
     can = Capabilities("fake", "fake", forwards=False)
     with World(tmp_path, can).open() as ctx:
-        made = up(ctx, SPEC, cold=True)
+        made = up(ctx, structs.replace(REQUEST, cold=True))
         row = ctx.store.nodes.get("two", "n2")
         assert made.nodes[1].ports == row.all_ports == {"sql": 6033, "ssh": 22, "admin": 6032}
         assert made.addresses["admin"] == (f"{row.guest_address}:6032",)
@@ -191,7 +191,7 @@ def test_guests_with_addresses_of_their_own_serve_there(
 def test_a_node_without_sql(world: World, cold: bool) -> None:
     """Protects arbiters and proxies: no verb asks them a statement, or gives out a port of none."""
     with world.open() as ctx:
-        made = up(ctx, replace(SPEC, blueprint="watched"), cold=cold)
+        made = up(ctx, structs.replace(REQUEST, blueprint="watched", cold=cold))
         arbiter = made.nodes[2]
         assert (made.state, arbiter.state) == ("ready", "ready")
         assert (arbiter.sql_port, arbiter.address, set(arbiter.ports)) == (0, "", {"ssh"})
@@ -226,7 +226,7 @@ def test_no_port_is_led_to_a_node_without_sql(
     can = Capabilities("fake", "fake", forwards=False)
     world = World(tmp_path, can, publish=EVERYWHERE, publish_name="labs.example", redirects=True)
     with world.open() as ctx:
-        made = up(ctx, replace(SPEC, blueprint="watched"), cold=True)
+        made = up(ctx, structs.replace(REQUEST, blueprint="watched", cold=True))
         rows = [ctx.store.nodes.get("two", node.name) for node in made.nodes]
         assert [bool(row.redirect) for row in rows] == [True, True, False]
         assert made.nodes[2].sql_port == 0
@@ -235,7 +235,7 @@ def test_no_port_is_led_to_a_node_without_sql(
 def test_the_template_is_of_all_of_them(world: World) -> None:
     """Protects clones: another image, size or role is another template."""
     with world.open() as ctx:
-        made = template.build(ctx, SPEC)
+        made = template.build(ctx, REQUEST)
         capture = manifests.read(ctx.home.manifest(template_ref(made.key)))
         assert [(n.name, n.role, n.image, n.size) for n in capture.nodes] == [
             ("n1", "server", images_of(ctx)[0], SIZE),
@@ -245,9 +245,9 @@ def test_the_template_is_of_all_of_them(world: World) -> None:
         for node, key in zip(("n1", "n2"), images_of(ctx), strict=True):
             assert origin(ctx, f"templates/{made.key}/{node}/os").startswith(f"images/{key}/")
         assert [one.use for one in templates(ctx)] == ["current"]
-        assert preview(ctx, SPEC).template == made.key
+        assert preview(ctx, REQUEST).template == made.key
         ctx.store.templates.remove(made.key)  # its record is lost
-        assert template.build(ctx, SPEC).key == made.key
+        assert template.build(ctx, REQUEST).key == made.key
         assert ctx.store.templates.get(made.key).nodes["n2"]["memory"] == 512 * MIB
 
 
@@ -264,8 +264,8 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
             replace(alike, size=FRONT.size), replace(alike, size=replace(SIZE, disk=GIB)),
         ]  # fmt: skip
         plans = [Mixed(front=one) for one in fronts]
-        order = resolve(ctx, SPEC)
-        orders = [replace(order, blueprint=one, nodes=one.plan(SPEC)) for one in plans]
+        order = resolve(ctx, REQUEST.spec)
+        orders = [replace(order, blueprint=one, nodes=one.plan(REQUEST.spec)) for one in plans]
         keys = {template.key_of(ctx, one, all_) for one in orders}
     assert len(keys) == len(fronts)
 
@@ -273,7 +273,7 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
 def test_no_image_that_a_node_needs_is_removed(world: World) -> None:
     """Protects labs that run: the kernel of a stopped node is a file of its image."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         for key in images_of(ctx):
             with pytest.raises(Conflict, match="lab two, template"):
                 image.remove(ctx, key)
@@ -297,13 +297,13 @@ def test_an_image_of_one_node_that_cannot_be_built(world: World) -> None:
     world.build = fails
     with world.open() as ctx:
         with pytest.raises(CommandFailed, match="apt-get"):
-            up(ctx, SPEC)
+            up(ctx, REQUEST)
         assert ctx.store.labs.all() == []
         assert [one.recipe for one in ctx.store.images.all()] == ["mariadb"]
-        assert preview(ctx, SPEC).image_exists is False
+        assert preview(ctx, REQUEST).image_exists is False
     world.build = build
     with world.open() as ctx:
-        assert up(ctx, SPEC).state == "ready"
+        assert up(ctx, REQUEST).state == "ready"
 
 
 def test_a_failure_before_its_guests_leaves_no_lab(world: World) -> None:
@@ -311,10 +311,10 @@ def test_a_failure_before_its_guests_leaves_no_lab(world: World) -> None:
         world.open(at("storage.clone", raising(HostUnfit("no")))) as ctx,
         pytest.raises(HostUnfit),
     ):
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
     with world.open() as ctx:
         assert ctx.store.labs.all() == []
-        assert up(ctx, SPEC).state == "ready"
+        assert up(ctx, REQUEST).state == "ready"
 
 
 def test_room_is_that_of_all_nodes() -> None:
@@ -329,7 +329,7 @@ def test_room_is_that_of_all_nodes() -> None:
 
 def test_a_disk_must_fit_the_image_of_its_node(world: World) -> None:
     with world.open() as ctx, pytest.raises(InvalidSpec, match="disk cannot be 4M"):
-        up(ctx, LabSpec("mixed", size=NodeSize(SIZE.memory, 1, 4 * MIB)))
+        up(ctx, lab_request("mixed", disk=4 * MIB))
 
 
 @pytest.mark.parametrize("with_image", [True, False])
@@ -340,7 +340,7 @@ def test_its_template_travels(
     register(monkeypatch)
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
     with here.open() as ctx:
-        key = template.build(ctx, SPEC).key
+        key = template.build(ctx, REQUEST).key
     archive = here.exported("template", key, image=with_image)
     if not with_image:
         with pytest.raises(NotFound, match="of the image mariadb-"):
@@ -357,7 +357,7 @@ def test_its_template_travels(
         first, second = images_of(ctx)
         assert origin(ctx, f"templates/{done.key}/n1/os").startswith(f"images/{first}/")
         assert origin(ctx, f"templates/{done.key}/n2/os").startswith(f"images/{second}/")
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.started, made.template) == ("warm", done.key)
         check_guests(ctx)
 
@@ -368,13 +368,13 @@ def test_a_template_of_more_nodes_than_requested_travels(
     """Protects exchange of labs with a proxy: it is no node that was requested there either."""
     register(monkeypatch)
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
-    spec = replace(SPEC, nodes=1)
+    alone = structs.replace(REQUEST, nodes=1)
     with here.open() as ctx:
-        key = template.build(ctx, spec).key
+        key = template.build(ctx, alone).key
     done = there.imported("template", here.exported("template", key), warm_only=True)
     with there.open() as ctx:
         assert ctx.store.templates.get(done.key).node_count == 1
-        made = up(ctx, spec)
+        made = up(ctx, alone)
         assert (made.started, made.template) == ("warm", done.key)
 
 
@@ -382,13 +382,13 @@ def test_without_ram_its_disks_travel(tmp_path: Path, monkeypatch: pytest.Monkey
     register(monkeypatch)
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there", version="2")
     with here.open() as ctx:
-        key = template.build(ctx, SPEC).key
+        key = template.build(ctx, REQUEST).key
     archive = here.exported("template", key)
     with pytest.raises(HostUnfit, match="cannot be restored here"):
         there.imported("template", archive, warm_only=True)
     done = there.imported("template", archive)
     with there.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.started, made.template) == ("cold", done.key)
         check_guests(ctx)
 
@@ -400,7 +400,7 @@ def test_an_archive_of_other_nodes_than_planned_is_refused(
     register(monkeypatch)
     here, there = Side(tmp_path / "here"), Side(tmp_path / "there")
     with here.open() as ctx:
-        key = template.build(ctx, SPEC).key
+        key = template.build(ctx, REQUEST).key
         first, second = (key.encode() for key in images_of(ctx))
     archive = here.exported("template", key, ram=False)
     larger = (b'"memory":536870912', b'"memory":537919488')
@@ -416,8 +416,8 @@ def test_an_archive_of_other_nodes_than_planned_is_refused(
 def test_users_see_what_each_node_has(world: World) -> None:
     """Protects from figures that are right for one node only, in tables and in the API."""
     with world.open() as ctx:
-        before = preview(ctx, SPEC)
-        made = up(ctx, SPEC)
+        before = preview(ctx, REQUEST)
+        made = up(ctx, REQUEST)
         (kept,) = templates(ctx)
         first, second = images_of(ctx)
     assert "nodes     2, memory: n1 384M, n2 512M" in preview_text(before)

@@ -33,23 +33,15 @@ from lab.lifecycle.service.activity import activity
 from lab.lifecycle.snapshots import snapshot
 from lab.names import EVERYWHERE, GuestName, template_ref
 from lab.observe.ways import Rows
-from lab.options import Options
-from lab.requests.labs import BranchLab, RollBack
+from lab.requests.labs import BranchLab, CreateLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.exchange_world import Side
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import SIZE, World, lab_request
 
 
-def spec(blueprint: str, nodes: int = 3, **options: object) -> LabSpec:
-    return LabSpec(
-        blueprint,
-        name="shop",
-        nodes=nodes,
-        size=SIZE,
-        options=Options(**options),  # type: ignore[arg-type]
-    )
+def shop(blueprint: str, nodes: int = 3, **values: Any) -> CreateLab:
+    return lab_request(blueprint, "shop", nodes=nodes, **values)
 
 
 def requirements(ctx: Context, node: str) -> list[tuple[str, bool | None, str]]:
@@ -84,9 +76,9 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
     world: World, proxy: str, cold: bool
 ) -> None:
     """Protects labs with a proxy and an arbiter: neither is taken for a server."""
-    wanted = spec("galera", 2, proxy=proxy, arbiter=True)
+    wanted = shop("galera", 2, proxy=proxy, arbiter=True, cold=cold)
     with world.open() as ctx:
-        made = up(ctx, wanted, cold=cold)
+        made = up(ctx, wanted)
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         assert [node.role for node in made.nodes] == ["member", "member", "arbiter", "proxy"]
         assert [node.memory for node in made.nodes] == [SIZE.memory] * 2 + [384 * MIB] * 2
@@ -157,7 +149,7 @@ def test_every_verb_with_roles(
 ) -> None:
     """Protects labs whose servers have roles: the proxy is none of them."""
     with world.open() as ctx:
-        made = up(ctx, spec(blueprint, proxy="haproxy", **options), cold=cold)
+        made = up(ctx, shop(blueprint, proxy="haproxy", **options, cold=cold))
         assert made.state == "ready"
         assert made.nodes[3].role == "proxy"
         assert made.endpoints["rw"] == made.endpoints["ro"] == ("n4",)
@@ -193,7 +185,7 @@ def _no_sql(statement: str, seconds: float) -> Rows:
 
 def test_where_all_take_writes_none_is_left_to_read_from(world: World) -> None:
     with world.open() as ctx:
-        made = up(ctx, spec("group", 2, multi_primary=True, proxy="router"))
+        made = up(ctx, shop("group", 2, multi_primary=True, proxy="router"))
         assert made.state == "ready"
         assert [name for name, _, _ in requirements(ctx, "n3")] == ["SQL", "rw"]
         assert made.endpoints["writers"] == ("n1", "n2")
@@ -202,7 +194,7 @@ def test_where_all_take_writes_none_is_left_to_read_from(world: World) -> None:
 def test_a_group_starts_again_without_its_proxy(world: World) -> None:
     """Protects from a proxy that keeps servers from becoming a group: it has no transactions."""
     with world.open() as ctx:
-        up(ctx, spec("group", proxy="haproxy"))
+        up(ctx, shop("group", proxy="haproxy"))
         power.stop(ctx, "shop", force=True)
         servers = [node for node in nodes_of(ctx, "shop") if node.has_server]
         assert power.start(ctx, "shop", servers, 10, USUAL).nodes[3].state == "stopped"
@@ -212,7 +204,7 @@ def test_a_group_starts_again_without_its_proxy(world: World) -> None:
 def test_what_users_see(world: World) -> None:
     """Protects what connects to a lab: the proxy, and each server by its own port."""
     with world.open() as ctx:
-        made = up(ctx, spec("replication", proxy="haproxy"))
+        made = up(ctx, shop("replication", proxy="haproxy"))
         variables = environment(made)
         front = made.nodes[3]
         assert variables["LAB_PORT"] == str(front.sql_port)
@@ -238,7 +230,7 @@ def test_options_of_servers_are_not_for_proxies(world: World) -> None:
     with world.open() as ctx:
         made = up(
             ctx,
-            spec("galera", 2, proxy="haproxy", arbiter=True, set=("max_connections=50",),
+            shop("galera", 2, proxy="haproxy", arbiter=True, set=("max_connections=50",),
                  init="CREATE TABLE first (a INT);"),
         )  # fmt: skip
         assert query(ctx, "shop", "n2", "SELECT COUNT(*) FROM first").rows == ((0,),)
@@ -251,7 +243,7 @@ def test_options_of_servers_are_not_for_proxies(world: World) -> None:
 def test_replicas_that_are_late(world: World, proxy: str, on: tuple[str, ...]) -> None:
     """Protects a lab from waiting for a reader that its proxy reads from only as the last one."""
     with world.open() as ctx:
-        made = up(ctx, spec("replication", 3, delay=3600.0, on=on, proxy=proxy))
+        made = up(ctx, shop("replication", 3, delay=3600.0, on=on, proxy=proxy))
         assert made.state == "ready"
 
 
@@ -259,14 +251,14 @@ def test_a_proxy_is_part_of_the_key(world: World) -> None:
     """Protects from a lab that is a clone of another topology."""
     with world.open() as ctx:
         keys = {
-            template.build(ctx, spec("galera", 2, **options)).key
+            template.build(ctx, shop("galera", 2, **options)).key
             for options in ({}, {"arbiter": True}, {"proxy": "haproxy"}, {"proxy": "router"})
         }
     assert len(keys) == 4
 
 
 def test_its_template_travels(tmp_path: Path) -> None:
-    wanted = spec("galera", 2, proxy="haproxy", arbiter=True)
+    wanted = shop("galera", 2, proxy="haproxy", arbiter=True)
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")
     with here.open() as ctx:
         key = template.build(ctx, wanted).key
@@ -280,7 +272,7 @@ def test_published_labs(tmp_path: Path) -> None:
     """Protects others that connect: the port for reads is published like that for writes."""
     world = World(tmp_path, publish=EVERYWHERE, publish_name="labs.example")
     with world.open() as ctx:
-        made = up(ctx, spec("galera", 2, proxy="haproxy"))
+        made = up(ctx, shop("galera", 2, proxy="haproxy"))
         front = made.nodes[2]
         assert made.addresses["rw"] == (f"labs.example:{front.sql_port}",)
         assert made.addresses["ro"] == (f"labs.example:{front.ports['ro']}",)
@@ -294,7 +286,7 @@ def test_guests_with_addresses_of_their_own(tmp_path: Path) -> None:
     """Protects from certificates that clients refuse: a server is reached at the proxy's."""
     can = Capabilities("fake", "fake", forwards=False)
     with World(tmp_path, can).open() as ctx:
-        made = up(ctx, spec("galera", 2, proxy="haproxy"), cold=True)
+        made = up(ctx, shop("galera", 2, proxy="haproxy", cold=True))
         row = ctx.store.nodes.get("shop", "n3")
         assert made.addresses["ro"] == (f"{row.guest_address}:3307",)
         power.stop(ctx, "shop", node="n1")
@@ -317,15 +309,15 @@ def _names(certificate: bytes) -> list[str]:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (spec("single", 1, proxy="haproxy"), "single does not have the option proxy"),
-        (spec("group", arbiter=True), "group does not have the option arbiter"),
-        (spec("galera", 1, arbiter=True), "two members at least"),
-        (spec("galera", 9, proxy="haproxy"), "9 servers and a node for the proxy are 10 nodes"),
-        (spec("galera", 8, proxy="haproxy", arbiter=True), "and a node for the proxy are 10 nodes"),
-        (spec("replication", topology="ring", proxy="haproxy"), "several sources"),
-        (spec("replication", topology="fan-in", proxy="router"), "several sources"),
+        (shop("single", 1, proxy="haproxy"), "single does not have the option proxy"),
+        (shop("group", arbiter=True), "group does not have the option arbiter"),
+        (shop("galera", 1, arbiter=True), "two members at least"),
+        (shop("galera", 9, proxy="haproxy"), "9 servers and a node for the proxy are 10 nodes"),
+        (shop("galera", 8, proxy="haproxy", arbiter=True), "and a node for the proxy are 10 nodes"),
+        (shop("replication", topology="ring", proxy="haproxy"), "several sources"),
+        (shop("replication", topology="fan-in", proxy="router"), "several sources"),
     ],
 )
-def test_what_is_refused(world: World, wanted: LabSpec, message: str) -> None:
+def test_what_is_refused(world: World, wanted: CreateLab, message: str) -> None:
     with world.open() as ctx, pytest.raises(InvalidSpec, match=message):
         up(ctx, wanted)

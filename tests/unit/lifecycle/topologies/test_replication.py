@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lab.blueprints import Link
 from lab.errors import CommandFailed, NotReady
@@ -29,10 +30,9 @@ from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World, count
+from tests.support.lifecycle_world import World, count, lab_request
 
-SPEC = LabSpec("replication", name="shop", size=SIZE)
+REQUEST = lab_request("replication", "shop")
 
 
 def test_replicas_ask_their_source_together(world: World) -> None:
@@ -53,7 +53,7 @@ def test_replicas_ask_their_source_together(world: World) -> None:
                     at_once[port] -= 1
 
         slow = replace(ctx, sql_all=sql)
-        made = up(slow, replace(SPEC, nodes=6))
+        made = up(slow, structs.replace(REQUEST, nodes=6))
         assert made.state == "ready"
         assert status(slow, "shop").lab.state == "ready"
         assert dict(most) == {node.sql_port: 1 for node in made.nodes}
@@ -62,7 +62,7 @@ def test_replicas_ask_their_source_together(world: World) -> None:
 @pytest.mark.parametrize("cold", [False, True])
 def test_every_verb(world: World, cold: bool) -> None:
     with world.open() as ctx:
-        made = up(ctx, SPEC, cold=cold)
+        made = up(ctx, structs.replace(REQUEST, cold=cold))
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         assert {node.state for node in made.nodes} == {"ready"}
         assert [node.role for node in made.nodes] == ["source", "replica", "replica"]
@@ -102,7 +102,7 @@ def test_every_verb(world: World, cold: bool) -> None:
 def test_nodes_that_are_stopped(world: World) -> None:
     """Protects the meaning of ready: a replica without its source is not; it comes back."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "shop", None, "CREATE TABLE t (a INT)")
         power.stop(ctx, "shop", node="n1")
         found, wanted = lab(ctx, "shop"), status(ctx, "shop").requirements
@@ -127,14 +127,14 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: the template is captured from a clean stop."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
     with world.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.state, made.started) == ("ready", "cold")
         assert not template.templates(ctx)[0].warm
 
 
 def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         power.stop(ctx, "shop", node="n1")
         with pytest.raises(NotReady, match="n1 of shop does not run"):
             wait(ctx, "shop", timeout=0.5)
@@ -144,7 +144,7 @@ def test_a_replica_that_cannot_follow_is_not_handed_out(world: World) -> None:
 def test_what_a_node_says_of_its_position(world: World, said: str) -> None:
     """Protects terminals and pages from the root of a node: what is no position is left out."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         real = ctx.sql_all
 
         def lying(
@@ -172,7 +172,7 @@ def test_a_long_position_is_compared_as_a_whole(world: World) -> None:
     whole = ",".join(f"{domain}-1-{domain}" for domain in range(100, 400))
     asked: list[str] = []
     with world.open() as ctx:
-        source, *_ = up(ctx, SPEC).nodes
+        source, *_ = up(ctx, REQUEST).nodes
         real = ctx.sql_all
 
         def many(account: Account, port: int, statements: Sequence[str], **how: Any) -> list[Rows]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.fake.hypervisor import FakeHypervisor
@@ -26,11 +26,10 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
 from tests.support.exchange_world import Side
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
-SPEC = LabSpec("single", name="solo", size=SIZE)
+REQUEST = lab_request("single", "solo")
 GUEST = GuestName("lab-solo-n1")
 
 
@@ -47,7 +46,7 @@ def count(ctx: Context) -> object:
 def test_every_verb(world: World, cold: bool) -> None:
     """Protects the second topology: nothing between the verbs and the server wants a cluster."""
     with world.open() as ctx:
-        made = up(ctx, SPEC, cold=cold)
+        made = up(ctx, structs.replace(REQUEST, cold=cold))
         assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
         (node,) = made.nodes
         assert (node.name, node.role, node.state) == ("n1", "server", "ready")
@@ -75,18 +74,18 @@ def test_every_verb(world: World, cold: bool) -> None:
 def test_it_has_a_template_of_its_own(world: World) -> None:
     """Protects clones: a member of a cluster and a single server do not share their disks."""
     with world.open() as ctx:
-        one = template.build(ctx, SPEC)
-        other = template.build(ctx, LabSpec("galera", nodes=1, size=SIZE))
+        one = template.build(ctx, REQUEST)
+        other = template.build(ctx, lab_request("galera", nodes=1))
         assert one.key != other.key
-        assert preview(ctx, SPEC).template == one.key
-        assert preview(ctx, SPEC).nodes == 1
+        assert preview(ctx, REQUEST).template == one.key
+        assert preview(ctx, REQUEST).nodes == 1
 
 
 def test_more_nodes_than_one_are_refused_before_anything_is_made(world: World) -> None:
     with world.open() as ctx:
         for verb in (up, preview, template.build):
             with pytest.raises(InvalidSpec, match="exactly one node"):
-                verb(ctx, replace(SPEC, nodes=3))
+                verb(ctx, structs.replace(REQUEST, nodes=3))
         assert ctx.store.labs.all() == []
         assert ctx.store.images.all() == []
 
@@ -94,7 +93,7 @@ def test_more_nodes_than_one_are_refused_before_anything_is_made(world: World) -
 def test_a_server_that_is_read_only_is_not_ready(world: World) -> None:
     """Protects the meaning of ready: a user can write."""
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "solo", None, "SET GLOBAL read_only = ON")
         assert lab(ctx, "solo").state == "degraded"
         with pytest.raises(NotReady, match="read_only is OFF; found: ON") as error:
@@ -106,7 +105,7 @@ def test_a_server_that_is_read_only_is_not_ready(world: World) -> None:
 
 def test_a_server_that_ended_is_started_again(world: World) -> None:
     with world.open() as ctx:
-        up(ctx, SPEC)
+        up(ctx, REQUEST)
         query(ctx, "solo", None, "CREATE TABLE t (a INT)")
         fake(ctx).servers.alter(GUEST, lambda inside: setattr(inside, "apart", "failed"))
         power.stop(ctx, "solo", force=True)
@@ -120,10 +119,10 @@ def test_its_template_travels(tmp_path: Path) -> None:
     """Protects exchange: roles and number of nodes are those of the blueprint on both hosts."""
     here, there = Side(tmp_path / "here"), Side(tmp_path / "there")
     with here.open() as ctx:
-        key = template.build(ctx, SPEC).key
+        key = template.build(ctx, REQUEST).key
     done = there.imported("template", here.exported("template", key), warm_only=True)
     with there.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.started, made.template) == ("warm", done.key)
 
 
@@ -131,6 +130,6 @@ def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: the template is captured from a clean stop."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))
     with world.open() as ctx:
-        made = up(ctx, SPEC)
+        made = up(ctx, REQUEST)
         assert (made.state, made.started) == ("ready", "cold")
         assert not template.templates(ctx)[0].warm

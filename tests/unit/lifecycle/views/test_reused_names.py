@@ -9,10 +9,9 @@ from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import known_guests, lab, observed_of
 from lab.lifecycle.nodes.standing import remember
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
-STAR = LabSpec("replication", name="shop", size=SIZE)
+STAR = lab_request("replication", "shop")
 
 
 def test_a_look_that_ends_after_its_lab_notes_nothing(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from lab.lifecycle.core.context import open_for_reading
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.progress import Listener, Progress
-from lab.spec import LabSpec
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 WHY = Unanswered("libvirt does not answer at test:///", hint="start it")
 
@@ -67,7 +66,7 @@ class Gone(Lifecycle):
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     world = World(tmp_path_factory.mktemp("silent"))
     with world.open() as ctx:
-        up(ctx, LabSpec("galera", name="shop", nodes=2, size=SIZE))
+        up(ctx, lab_request("galera", "shop", nodes=2))
     return world
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from lab.errors import NotReady
 from lab.lifecycle.core.context import Context
@@ -18,10 +19,8 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, nodes_of, status
 from lab.observe.account import Account
 from lab.observe.ways import Rows
-from lab.options import Options
-from lab.spec import LabSpec
 from lab.views.labs import LabStatus, LabView
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
 LIMIT = 1.5
 BUSY = 2.5
@@ -29,14 +28,14 @@ BUSY = 2.5
 FOLLOWED = {"dr": ["n1", "n3"], "chain": ["n1", "n2"]}
 """Nodes on whose answers others depend, where that is not the first alone."""
 KINDS = {
-    "star": LabSpec("replication", name="shop", size=SIZE),
-    "chain": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="chain")),
-    "ring": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="ring")),
-    "fan-in": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="fan-in")),
-    "late": LabSpec("replication", name="shop", size=SIZE, options=Options(delay=60.0, on=("n3",))),
-    "proxied": LabSpec("replication", name="shop", size=SIZE, options=Options(proxy="haproxy")),
-    "group": LabSpec("group", name="shop", size=SIZE),
-    "dr": LabSpec("galera-dr", name="shop", nodes=2, size=SIZE, options=Options(replicas=2)),
+    "star": lab_request("replication", "shop"),
+    "chain": lab_request("replication", "shop", topology="chain"),
+    "ring": lab_request("replication", "shop", topology="ring"),
+    "fan-in": lab_request("replication", "shop", topology="fan-in"),
+    "late": lab_request("replication", "shop", delay=60.0, on=("n3",)),
+    "proxied": lab_request("replication", "shop", proxy="haproxy"),
+    "group": lab_request("group", "shop"),
+    "dr": lab_request("galera-dr", "shop", nodes=2, replicas=2),
 }
 
 
@@ -138,8 +137,8 @@ def test_a_source_that_answers_late_is_waited_for(tmp_path: Path, kind: str) -> 
 def test_silent_nodes_cost_no_more_than_one(tmp_path: Path, kind: str) -> None:
     """Protects the limit: what answers is seen, however many others do not."""
     with World(tmp_path).open() as ctx:
-        spec = KINDS[kind]
-        up(ctx, spec if kind == "dr" else replace(spec, nodes=6))
+        asked = KINDS[kind]
+        up(ctx, asked if kind == "dr" else structs.replace(asked, nodes=6))
         ports = [node.sql_port for node in nodes_of(ctx, "shop")]
         found, _, _ = seen(ctx, ports[:-1], None)
         *others, last = states(found.lab).values()

@@ -23,26 +23,23 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
-from lab.options import Options
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import SIZE, World
+from tests.support.lifecycle_world import World, lab_request
 
-STAR = LabSpec("replication", name="shop", size=SIZE)
-LATE = Options(semi_sync=True, delay=3600.0, on=("n3",))
+STAR = lab_request("replication", "shop")
 KINDS = {
     "star": STAR,
-    "delayed": LabSpec("replication", name="shop", size=SIZE, options=LATE),
-    "proxied": LabSpec("replication", name="shop", size=SIZE, options=Options(proxy="haproxy")),
-    "chain": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="chain")),
-    "ring": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="ring")),
-    "fan-in": LabSpec("replication", name="shop", size=SIZE, options=Options(topology="fan-in")),
-    "group": LabSpec("group", name="shop", size=SIZE),
-    "galera": LabSpec("galera", name="shop", size=SIZE),
-    "dr": LabSpec("galera-dr", name="shop", nodes=2, size=SIZE, options=Options(replicas=2)),
-    "single": LabSpec("single", name="shop", size=SIZE),
+    "delayed": lab_request("replication", "shop", semi_sync=True, delay=3600.0, on=("n3",)),
+    "proxied": lab_request("replication", "shop", proxy="haproxy"),
+    "chain": lab_request("replication", "shop", topology="chain"),
+    "ring": lab_request("replication", "shop", topology="ring"),
+    "fan-in": lab_request("replication", "shop", topology="fan-in"),
+    "group": lab_request("group", "shop"),
+    "galera": lab_request("galera", "shop"),
+    "dr": lab_request("galera-dr", "shop", nodes=2, replicas=2),
+    "single": lab_request("single", "shop"),
 }
 MOVED = {"star": "n2", "proxied": "n3", "delayed": "n2"}
 """The node that is promoted, where one can be."""
