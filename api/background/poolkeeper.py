@@ -154,4 +154,4 @@ class PoolKeeper:
     def _begin(self, pool: WarmPool) -> None:
         name = pools.new_name(pool.spec.blueprint)
         request = FillPool.of(pool.spec, name=name, owner=OWNER, pool=pool.name)
-        submit(self._jobs, service_job("fill", request, lab=name))
+        submit(self._jobs, service_job(request))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from lab.api.background.periodic import Periodic
 from lab.api.core.core import Core
@@ -79,7 +78,4 @@ class Refresher:
             with suppress(LabError):  # a source that is gone fails when it is read
                 source = parse(made.source)
             guest = dataset.guest_size(ctx.store, source)
-        job = service_job(
-            "refresh-dataset", request, lab="", project=latest.project, guests=[guest]
-        )
-        submit(self._jobs, replace(job, about=f"dataset:{scheduled.name}"))
+        submit(self._jobs, service_job(request, project=latest.project, guests=[guest]))

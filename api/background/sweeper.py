@@ -120,7 +120,7 @@ class Sweeper:
             return
         log.info("lease over", extra={"lab": lab.name})
         request = ExpireLab(lab=lab.name, created_at=lab.created_at, expires_at=lab.expires_at)
-        submit(self._jobs, service_job("expire", request, lab=lab.name, project=lab.project))
+        submit(self._jobs, service_job(request, project=lab.project))
 
     def _is_time(self, what: str) -> bool:
         """Whether ``what`` was not tried within the last ``_AGAIN`` seconds; now it is."""
@@ -168,8 +168,7 @@ class Sweeper:
                         request = TakeSnapshot(
                             lab=lab.name, created_at=lab.created_at, scheduled=True
                         )
-                        job = service_job("snapshot", request, lab=lab.name, project=lab.project)
-                        submit(self._jobs, job)
+                        submit(self._jobs, service_job(request, project=lab.project))
 
     def _failed_recently(self, lab: LabRecord) -> bool:
         """Whether a scheduled snapshot of a lab failed within the last hour.

@@ -37,15 +37,30 @@ def read(job: JobRecord, given: Mapping[str, Any], kind: type[R]) -> R:
     empty = requests.marked(kind, "empty")
     null = {key for key, value in given.items() if value is None or (not value and key in empty)}
     said = {key: value for key, value in given.items() if key not in null}
-    said |= {name: _subject(job, where) for name, where in requests.subject(kind).items()}
+    said |= {name: _subject(job, mark) for name, mark in requests.subject(kind).items()}
     try:
         return msgspec.convert(said, kind)
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"the request of job {job.id} ({job.kind}) is invalid: {error}") from None
 
 
-def _subject(job: JobRecord, where: str) -> str:
-    return job.lab if where == "lab" else job.about.partition(":")[2]
+def _subject(job: JobRecord, mark: requests.Mark) -> str:
+    return job.lab if mark.kind == "lab" else job.about.partition(":")[2]
+
+
+def subject_of(request: Request) -> tuple[str, str]:
+    """What a job is about: the name of a lab, and what else there is, such as ``image:KEY``."""
+    if isinstance(request, CreateLab):
+        return request.name, ""
+    if isinstance(request, CreateDataset):
+        return "", f"dataset:{request.name}"
+    lab = about = ""
+    for name, mark in requests.subject(type(request)).items():
+        if mark.kind == "lab":
+            lab = getattr(request, name)
+        else:
+            about = f"{mark.noun}:{getattr(request, name)}"
+    return lab, about
 
 
 def plain(request: Request) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 from lab import host
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.stored import GUESTS_KEY, TRACEPARENT_KEY, facts, plain
+from lab.api.jobs.stored import GUESTS_KEY, TRACEPARENT_KEY, facts, plain, subject_of
+from lab.api.jobs.work import KINDS
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
 from lab.requests.request import Request
@@ -52,11 +53,8 @@ class KeyReused(InvalidSpec):
 
 def new_job(
     token: TokenRecord,
-    kind: JobKind,
     request: Request,
     *,
-    lab: str = "",
-    about: str = "",
     project: str | None = None,
     key: str | None = None,
     guests: Sequence[NodeSize] = (),
@@ -66,55 +64,43 @@ def new_job(
     ``guests``: those that the job runs further to the nodes of labs.
     """
     return NewJob(
-        id=str(uuid.uuid4()),
-        kind=kind,
-        lab=lab,
         project=token.project if project is None else project,
         token=token.id,
-        state="queued",
         **_asked(request, guests),
-        digest=digest_of(kind, request, lab=lab, about=about),
-        created_at=time.time(),
+        digest=digest_of(request),
         key=key,
-        about=about,
     )
 
 
-def digest_of(kind: JobKind, request: Request, *, lab: str = "", about: str = "") -> str:
+def digest_of(request: Request) -> str:
     """A hash that is equal for equal requests, in all versions of the service."""
+    kind, (lab, about) = KINDS[type(request)], subject_of(request)
     text = json.dumps([kind, lab, *([about] if about else []), plain(request)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def service_job(
-    kind: JobKind,
-    request: Request,
-    *,
-    lab: str,
-    project: str = "",
-    guests: Sequence[NodeSize] = (),
-) -> NewJob:
+def service_job(request: Request, *, project: str = "", guests: Sequence[NodeSize] = ()) -> NewJob:
     """A job of the service itself; it is not recorded yet. ``guests``: see ``new_job``."""
-    return NewJob(
-        id=str(uuid.uuid4()),
-        kind=kind,
-        lab=lab,
-        project=project,
-        token="",
-        state="queued",
-        **_asked(request, guests),
-        digest="",
-        created_at=time.time(),
-    )
+    return NewJob(project=project, token="", **_asked(request, guests), digest="")
 
 
 def _asked(request: Request, guests: Sequence[NodeSize]) -> dict[str, Any]:
-    """The fields of a new job that say what is asked for."""
-    said = plain(request)
+    """The fields of a new job that follow from what is asked for, and now."""
+    said, (lab, about) = plain(request), subject_of(request)
     known = facts(request)
     if guests:
         known[GUESTS_KEY] = [[one.memory, one.cpus] for one in guests]
-    return {"request": said, "facts": known, "size": len(json.dumps(said))}
+    return {
+        "id": str(uuid.uuid4()),
+        "kind": KINDS[type(request)],
+        "lab": lab,
+        "about": about,
+        "state": "queued",
+        "request": said,
+        "facts": known,
+        "size": len(json.dumps(said)),
+        "created_at": time.time(),
+    }
 
 
 def submit(jobs: Jobs, job: NewJob, check: Callable[[], None] = lambda: None) -> JobRecord:

@@ -462,6 +462,9 @@ WORK: Mapping[JobKind, Work[Any]] = {
 }
 """How each kind of job runs."""
 
+KINDS: Mapping[type[Request], JobKind] = {work.request: kind for kind, work in WORK.items()}
+"""The kind of the job that each request makes."""
+
 ABOUT_OTHERS: tuple[JobKind, ...] = (
     "snapshot",
     "delete-snapshot",

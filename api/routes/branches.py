@@ -73,7 +73,7 @@ def submit_branch(
         asked, lab=name, created_at=record.created_at, at=at, ttl=ttl, owner=token.name
     )
     names = request.names
-    job = new_job(token, "branch", request, lab=name, project=record.project, key=key)
+    job = new_job(token, request, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
     taken = snapshots_of(core, record.project) if limited else UNLIMITED
 

@@ -168,7 +168,7 @@ def submit_image(jobs: Jobs, caller: Caller, asked: BuildImage, key: str | None)
     recipe = load(image_recipe(asked.recipe)).name
     request = replace(asked, recipe=recipe)
     guests = [BUILDER] if jobs.core.settings.builder is not None else []
-    job = new_job(caller.token, "build-image", request, key=key, guests=guests)
+    job = new_job(caller.token, request, key=key, guests=guests)
 
     def check() -> None:
         for guest in guests:
@@ -191,10 +191,8 @@ def submit_delete_image(jobs: Jobs, caller: Caller, which: str, if_match: str | 
     with jobs.core.contexts.use() as ctx:
         view = catalog.image(ctx, which)
     check_tag(f"the image {view.key}", _tag(view), if_match)
-    owner = Owner("image", view.key)
-    _check_unused(owner, view.used_by)
-    job = new_job(caller.token, "delete-image", DeleteImage(which=view.key), about=str(owner))
-    return submit(jobs, job)
+    _check_unused(Owner("image", view.key), view.used_by)
+    return submit(jobs, new_job(caller.token, DeleteImage(which=view.key)))
 
 
 def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str | None) -> JobRecord:
@@ -203,7 +201,7 @@ def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str |
     check_data(core.store, caller.project, request)
     guests = [node.size for node in planned(request.spec)]
     core.settings.profile_of(request.spec.profile)
-    job = new_job(caller.token, "build-template", request, key=key, guests=guests)
+    job = new_job(caller.token, request, key=key, guests=guests)
 
     def check() -> None:
         core.admission.check(need_of(request.spec))
@@ -227,10 +225,8 @@ def submit_delete_template(
     view = _template(core, which)
     check_tag(f"the template {view.key}", _tag(view), if_match)
     users = [lab.name for lab in core.store.labs.all() if lab.template == view.key]
-    owner = Owner("template", view.key)
-    _check_unused(owner, users)
-    job = new_job(caller.token, "delete-template", DeleteTemplate(key=view.key), about=str(owner))
-    return submit(jobs, job)
+    _check_unused(Owner("template", view.key), users)
+    return submit(jobs, new_job(caller.token, DeleteTemplate(key=view.key)))
 
 
 def _check_unused(owner: Owner, users: Sequence[str]) -> None:

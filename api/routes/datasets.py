@@ -205,10 +205,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateDataset, key: str | N
     request, source, project = _request(core, caller, asked, before=before)
     owner = "" if asked.shared else project
     guest = dataset.guest_size(core.store, source)
-    job = new_job(
-        caller.token, "create-dataset", request, about=f"dataset:{asked.name}", project=project,
-        key=key, guests=[guest],
-    )  # fmt: skip
+    job = new_job(caller.token, request, project=project, key=key, guests=[guest])
 
     def check() -> None:
         dataset.check_free(core.store, asked.name, owner)
@@ -299,10 +296,8 @@ def submit_refresh(
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
     guest = dataset.guest_size(core.store, dataset.refreshable(name, made))
-    job = new_job(
-        caller.token, "refresh-dataset", RefreshDataset(name=name, force=force),
-        about=f"dataset:{name}", project=record.project or None, key=key, guests=[guest],
-    )  # fmt: skip
+    request, project = RefreshDataset(name=name, force=force), record.project or None
+    job = new_job(caller.token, request, project=project, key=key, guests=[guest])
 
     def check() -> None:
         for other in core.store.jobs.open():
@@ -336,10 +331,8 @@ def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> Job
             f"the dataset {which} is used by {', '.join(_seen(core, caller, users)) or 'labs'}",
             hint="DELETE these first, or use ?defer=true: it is removed with the last of them",
         )
-    job = new_job(
-        caller.token, "delete-dataset", DeleteDataset(which=which, defer=defer),
-        about=f"dataset:{which}", project=found[-1].project or None,
-    )  # fmt: skip
+    request = DeleteDataset(which=which, defer=defer)
+    job = new_job(caller.token, request, project=found[-1].project or None)
     return submit(jobs, job)
 
 

@@ -206,7 +206,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None)
     core = jobs.core
     request = requested(core, caller, asked)
     spec = request.spec
-    job = new_job(caller.token, "create", request, lab=spec.name, key=key)
+    job = new_job(caller.token, request, key=key)
     taken = counted(core, caller, spec)
 
     def check() -> None:
@@ -247,7 +247,7 @@ def submit_delete(
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
     request = DeleteLab(lab=name, created_at=created_at, force=force, defer=defer)
-    return submit(jobs, new_job(caller.token, "delete", request, lab=name, project=project))
+    return submit(jobs, new_job(caller.token, request, project=project))
 
 
 def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:

@@ -28,7 +28,7 @@ from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.names import NODE_NAME
 from lab.requests.labs import Power, Promote, RestartLab, StartLab, StopLab
-from lab.state.service import JobKind, JobRecord
+from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.labs import NodeView
 
@@ -36,13 +36,13 @@ router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 NodeName = Annotated[str, Path(pattern=NODE_NAME, examples=["n1"])]
 Action = Literal["start", "stop", "restart", "kill"]
-_POWER: Mapping[Action, tuple[JobKind, type[Power]]] = {
-    "start": ("start", StartLab),
-    "stop": ("stop", StopLab),
-    "restart": ("restart", RestartLab),
-    "kill": ("stop", StopLab),
+_POWER: Mapping[Action, type[Power]] = {
+    "start": StartLab,
+    "stop": StopLab,
+    "restart": RestartLab,
+    "kill": StopLab,
 }
-"""The kind of job of an action, and its request."""
+"""The request of an action."""
 
 
 # Before the actions, one of which it would be taken for.
@@ -150,10 +150,10 @@ def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Actio
     with core.contexts.use() as ctx:
         if node:
             inspect.node_of(ctx, name, node)
-    kind, power = _POWER[action]
-    request = power(lab=name, created_at=record.created_at, node=node, force=action == "kill")
-    job = new_job(caller.token, kind, request, lab=name, project=record.project)
-    return submit(jobs, job)
+    request = _POWER[action](
+        lab=name, created_at=record.created_at, node=node, force=action == "kill"
+    )
+    return submit(jobs, new_job(caller.token, request, project=record.project))
 
 
 def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: Promote) -> JobRecord:
@@ -163,5 +163,4 @@ def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: Promote) -> Job
     with core.contexts.use() as ctx:
         inspect.node_of(ctx, name, asked.node)
     request = replace(asked, lab=name, created_at=record.created_at)
-    job = new_job(caller.token, "promote", request, lab=name, project=record.project)
-    return submit(jobs, job)
+    return submit(jobs, new_job(caller.token, request, project=record.project))

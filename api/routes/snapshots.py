@@ -149,7 +149,7 @@ def submit_take(
     record = caller.lab(core, name)
     schedule.check_name(asked.name)
     request = replace(asked, lab=name, created_at=record.created_at)
-    job = new_job(token, "snapshot", request, lab=name, project=record.project, key=key)
+    job = new_job(token, request, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
     taken = snapshots_of(core, record.project) if limited else UNLIMITED
     return submit(jobs, job, lambda: check_snapshot(core, token, record, taken))
@@ -171,18 +171,14 @@ def submit_delete(
     record = caller.lab(core, name)
     with core.contexts.use() as ctx:
         found = snapshot.find(ctx, name, label).label
-    about = f"snapshot:{found}"
     request = DeleteSnapshot(lab=name, created_at=record.created_at, label=found, force=force)
-    project = record.project
-    job = new_job(caller.token, "delete-snapshot", request, lab=name, about=about, project=project)
-    return submit(jobs, job)
+    return submit(jobs, new_job(caller.token, request, project=record.project))
 
 
 def _prune(jobs: Jobs, caller: Caller, name: str) -> JobRecord:
     record = caller.lab(jobs.core, name)
     request = PruneSnapshots(lab=name, created_at=record.created_at)
-    job = new_job(caller.token, "prune-snapshots", request, lab=name, project=record.project)
-    return submit(jobs, job)
+    return submit(jobs, new_job(caller.token, request, project=record.project))
 
 
 def _pruned(job: JobRecord) -> Response:
@@ -200,5 +196,4 @@ def submit_rollback(jobs: Jobs, caller: Caller, name: str, asked: RollBack) -> J
             inspect.node_of(ctx, name, asked.node)
         label = snapshot.find(ctx, name, asked.to).label
     request = replace(asked, lab=name, created_at=record.created_at, to=label)
-    job = new_job(caller.token, "rollback", request, lab=name, project=record.project)
-    return submit(jobs, job)
+    return submit(jobs, new_job(caller.token, request, project=record.project))

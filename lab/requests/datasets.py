@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from lab.names import ENGINE, LAB_NAME, WORD
-from lab.requests.request import ABOUT, EMPTY, HOST_ONLY, Request
+from lab.requests.request import EMPTY, HOST_ONLY, Mark, Request
 
 if TYPE_CHECKING:
     from lab.datasets.live import Selection
@@ -117,7 +117,7 @@ class RefreshDataset(Request, frozen=True, kw_only=True):
 
     LATER = ("force",)
 
-    name: Annotated[str, ABOUT] = ""
+    name: Annotated[str, Mark("about", "dataset")] = ""
     keep: Annotated[int | None, HOST_ONLY] = None
     """Versions; None: as it was created."""
     force: bool = False
@@ -127,6 +127,6 @@ class RefreshDataset(Request, frozen=True, kw_only=True):
 class DeleteDataset(Request, frozen=True, kw_only=True):
     """The removal of a dataset, or of a version."""
 
-    which: Annotated[str, ABOUT] = ""
+    which: Annotated[str, Mark("about", "dataset")] = ""
     defer: bool = False
     """What labs use is removed with the last of them."""

@@ -32,9 +32,11 @@ class Mark:
     """
 
     kind: Literal["host only", "lab", "about", "empty", "seconds", "bytes"]
+    noun: str = ""
+    """Of ``about``: what it is, which stands before the colon."""
 
 
-HOST_ONLY, LAB, ABOUT, EMPTY = Mark("host only"), Mark("lab"), Mark("about"), Mark("empty")
+HOST_ONLY, LAB, EMPTY = Mark("host only"), Mark("lab"), Mark("empty")
 Seconds = Annotated[float, Mark("seconds")]
 Bytes = Annotated[int, Mark("bytes")]
 _SHOWN: Mapping[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_size}
@@ -67,8 +69,12 @@ def fields(kind: type[Request]) -> dict[str, Any]:
 
 def marks(declared: Any) -> set[str]:
     """The kinds of the marks of a field."""
+    return {one.kind for one in _marks(declared)}
+
+
+def _marks(declared: Any) -> list[Mark]:
     found = get_args(declared)[1:] if get_origin(declared) is Annotated else ()
-    return {one.kind for one in found if isinstance(one, Mark)}
+    return [one for one in found if isinstance(one, Mark)]
 
 
 @cache
@@ -78,9 +84,11 @@ def marked(kind: type[Request], *any_of: str) -> Mapping[str, str]:
     return {name: min(its) for name, its in found.items() if its}
 
 
-def subject(kind: type[Request]) -> Mapping[str, str]:
-    """The fields that say what a request is about: each is ``lab`` or ``about``."""
-    return marked(kind, "lab", "about")
+@cache
+def subject(kind: type[Request]) -> Mapping[str, Mark]:
+    """The fields that say what a request is about: each is marked ``lab`` or ``about``."""
+    found = ((name, mark) for name, its in fields(kind).items() for mark in _marks(its))
+    return {name: mark for name, mark in found if mark.kind in ("lab", "about")}
 
 
 def body_fields(kind: type[Request]) -> dict[str, Any]:

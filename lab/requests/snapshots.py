@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lab.requests.labs import LabRequest, Ttl
-from lab.requests.request import ABOUT, HOST_ONLY, IN_SECONDS
+from lab.requests.request import HOST_ONLY, IN_SECONDS, Mark
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
 
     LATER = ("force",)
 
-    label: Annotated[str, ABOUT] = ""
+    label: Annotated[str, Mark("about", "snapshot")] = ""
     force: bool = False
     """Also if it is protected."""
 

@@ -489,9 +489,9 @@ def test_quotas_count_what_is_being_made(here: Site) -> None:
     for name, disk in (("small", "8G"), ("large", "20G")):
         here.make(name, nodes=1, disk=disk, token=token)
 
-    def open_(kind: JobKind, asked: dict[str, Any], lab: str = "") -> JobRecord:
+    def open_(kind: JobKind, asked: dict[str, Any]) -> JobRecord:
         request = msgspec.convert(asked, WORK[kind].request)
-        jobs.add(job := new_job(record, kind, request, lab=lab))  # it is not begun
+        jobs.add(job := new_job(record, request))  # it is not begun
         return job
 
     def take() -> tuple[int, str]:
@@ -499,7 +499,7 @@ def test_quotas_count_what_is_being_made(here: Site) -> None:
         return answer.status_code, answer.json().get("detail", "")
 
     assert take()[0] == 201
-    snapshot = open_("snapshot", {}, "large")
+    snapshot = open_("snapshot", {"lab": "large"})
     assert take() == (
         429, "the project coming is limited to 60G of disk, and would have 64G with this snapshot"
     )  # fmt: skip

@@ -148,8 +148,8 @@ def test_quotas_count_branches_that_are_being_made(here: Site) -> None:
     here.make("mine", token=token)
     core = here.service.core
     record = next(one for one in core.store.tokens.all() if one.name == "coming")
-    request = BranchLab(at="origin", count=2)
-    core.store.jobs.add(job := new_job(record, "branch", request, lab="mine"))  # it is not begun
+    request = BranchLab(lab="mine", at="origin", count=2)
+    core.store.jobs.add(job := new_job(record, request))  # it is not begun
     refused = here.ask("POST", "/v1/labs/mine/branches", {"at": "origin"}, token=token)
     assert refused.status_code == 409  # a lab has one such job at a time
     here.make("other", token=token)
@@ -166,10 +166,10 @@ def test_a_removal_that_is_refused_ends_nothing(here: Site) -> None:
     core = here.service.core
     token = core.store.tokens.all()[0]
     created_at = core.store.labs.get("shop").created_at
-    request = TakeSnapshot(created_at=created_at)
-    core.store.jobs.add(job := new_job(token, "snapshot", request, lab="shop"))  # it is not begun
-    removal = DeleteLab(created_at=created_at)
-    delete = Task(new_job(token, "delete", removal, lab="shop"), removal, again=False)
+    request = TakeSnapshot(lab="shop", created_at=created_at)
+    core.store.jobs.add(job := new_job(token, request))  # it is not begun
+    removal = DeleteLab(lab="shop", created_at=created_at)
+    delete = Task(new_job(token, removal), removal, again=False)
     with core.contexts.use() as ctx:
         with pytest.raises(Conflict, match="has branches: twig"):
             work.delete(ctx, delete)
@@ -231,8 +231,8 @@ def ask_for_two(service: Service) -> JobRecord:
     """What POST does with an Idempotency-Key."""
     token = service.core.store.tokens.all()[0]
     lab = service.core.store.labs.get("shop")
-    request = BranchLab(created_at=lab.created_at, count=2, ttl=3600.0, owner="ci")
-    job = new_job(token, "branch", request, lab="shop", project=lab.project, key="the-key")
+    request = BranchLab(lab="shop", created_at=lab.created_at, count=2, ttl=3600.0, owner="ci")
+    job = new_job(token, request, project=lab.project, key="the-key")
     return submit(service.jobs, job)
 
 

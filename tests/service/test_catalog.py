@@ -15,7 +15,6 @@ from lab.api.service import Service
 from lab.cli import main
 from lab.client import Client
 from lab.errors import Conflict, NotFound
-from lab.names import Owner
 from lab.progress import Event
 from lab.requests.images import BuildImage, BuildTemplate, DeleteTemplate
 from lab.spec import LabSpec, NodeSize
@@ -156,14 +155,13 @@ BUILD = msgspec.convert({k: v for k, v in BODY.items() if k in SHAPE}, BuildTemp
 
 def build(service: Service) -> JobRecord:
     token = service.core.store.tokens.all()[0]
-    return submit(service.jobs, new_job(token, "build-template", BUILD, key="the-key"))
+    return submit(service.jobs, new_job(token, BUILD, key="the-key"))
 
 
 def remove(service: Service) -> JobRecord:
     token = service.core.store.tokens.all()[0]
-    about = str(Owner("template", service.core.store.templates.all()[0].key))
-    job = new_job(token, "delete-template", DeleteTemplate(), about=about)
-    return submit(service.jobs, job)
+    request = DeleteTemplate(key=service.core.store.templates.all()[0].key)
+    return submit(service.jobs, new_job(token, request))
 
 
 def token_and_template(service: Service) -> None:

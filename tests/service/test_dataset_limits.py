@@ -179,10 +179,9 @@ def test_what_is_unpacked_counts_for_all_jobs_of_a_project(tmp_path: Path) -> No
     with site(tmp_path) as here:
         record = tokens.check(here.service.core.store, here.token(disk=10 * MIB))
         core = here.service.core
-        request = RefreshDataset()
         loads = []
         for number in range(2):
-            job = new_job(record, "refresh-dataset", request, about=f"dataset:d{number}")
+            job = new_job(record, RefreshDataset(name=f"d{number}"))
             core.store.jobs.add(job)
             loads.append(Loading(core, job))
         loads[0](6 * MIB)

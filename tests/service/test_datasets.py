@@ -283,8 +283,7 @@ def ask_create(service: Service) -> JobRecord:
         root.mkdir(parents=True)
         (root / "mine.sql").write_bytes(WHOLE)
     request = CreateDataset(name="bench", source="upload:mine.sql", upload=f"{by.id}/1/mine.sql")
-    job = new_job(by, "create-dataset", request, about="dataset:bench", key="the-key")
-    return submit(service.jobs, job)
+    return submit(service.jobs, new_job(by, request, key="the-key"))
 
 
 def after_create(service: Service, ask: Ask) -> None:

@@ -91,7 +91,7 @@ def test_facts_have_no_texts() -> None:
     assert found["options"] == {"proxy": "haproxy"}
     assert found["nodes"] == 3
     token = TokenRecord("t", "ci", "", "use", "shop", 0.0)
-    job = new_job(token, "create", asked)
+    job = new_job(token, asked)
     assert job.size > MIB - 100_000
     assert job.request["options"]["init"]
 
@@ -154,10 +154,10 @@ def test_what_a_job_was_asked_for_is_there_while_it_is_open(tmp_path: Path) -> N
     home.create()
     with Store(home) as store:
         token = TokenRecord("t", "ci", "", "use", "shop", time.time())
-        job = new_job(token, "build-image", BuildImage(recipe="mariadb"), about="recipe:mariadb")
+        job = new_job(token, BuildImage(recipe="mariadb"))
         store.jobs.add(job)
         assert store.jobs.request(job.id) == {"recipe": "mariadb", "rebuild": False}
-        other = new_job(token, "snapshot", TakeSnapshot(name="x"), lab="shop")
+        other = new_job(token, TakeSnapshot(lab="shop", name="x"))
         store.jobs.add(other)
         store.jobs.remove_all([job.id])
         with pytest.raises(NotFound):

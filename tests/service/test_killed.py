@@ -30,8 +30,9 @@ from tests.support.killed_service import (
 def delete(service: Service) -> JobRecord:
     """What DELETE does."""
     token = service.core.store.tokens.all()[0]
-    request = DeleteLab(created_at=service.core.store.labs.get("shop").created_at)
-    return submit(service.jobs, new_job(token, "delete", request, lab="shop", key=KEY))
+    created_at = service.core.store.labs.get("shop").created_at
+    request = DeleteLab(lab="shop", created_at=created_at)
+    return submit(service.jobs, new_job(token, request, key=KEY))
 
 
 def after_delete(service: Service, ask: Ask) -> None:

@@ -12,7 +12,7 @@ import pytest
 from lab.api.jobs.submit import service_job
 from lab.api.service import Service
 from lab.errors import Busy
-from lab.requests.labs import Power
+from lab.requests.labs import StopLab
 from lab.units import parse_time
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site, timeless
@@ -290,7 +290,7 @@ def test_a_job_that_was_not_begun_is_begun(here: Site) -> None:
     store = here.service.core.store
     here.make("begun")
     job = replace(
-        service_job("stop", Power(), lab="begun", project="admin"),
+        service_job(StopLab(lab="begun"), project="admin"),
         id="0b9a", created_at=time.time() - 60,
     )  # fmt: skip
     store.jobs.add(job)

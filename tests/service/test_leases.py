@@ -21,7 +21,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
 from lab.locks.queue import take_free
-from lab.requests.labs import CreateLab, Power, RollBack
+from lab.requests.labs import CreateLab, RollBack, StopLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.requests.tokens import CreateToken
 from lab.wait import Deadline, until
@@ -91,8 +91,8 @@ def test_a_job_is_about_the_lab_that_was_meant(here: Site) -> None:
     """Protects a lab from what was asked for another that had its name."""
     here.make("same")
     old = here.service.core.store.labs.get("same")
-    request = Power(force=True, created_at=old.created_at - 1.0)
-    job = submit(here.service.jobs, service_job("stop", request, lab="same", project=old.project))
+    request = StopLab(lab="same", force=True, created_at=old.created_at - 1.0)
+    job = submit(here.service.jobs, service_job(request, project=old.project))
     ended = here.ask("GET", f"/v1/jobs/{job.id}?wait=20").json()
     assert (ended["state"], ended["error"]["status"]) == ("failed", 404)
     assert here.ask("GET", "/v1/labs/same").json()["state"] == "ready"
@@ -161,8 +161,8 @@ def test_a_scheduled_snapshot_is_one_of_the_jobs_of_a_lab(tmp_path: Path) -> Non
         lab = here.make("met", snapshots="hourly:1")
         assert until(lambda: not here.service.core.store.jobs.open() or None, Deadline.after(20))
         armed.set()
-        asked = TakeSnapshot(scheduled=True)
-        ours = service_job("snapshot", asked, lab=lab["name"], project="admin")
+        asked = TakeSnapshot(lab=lab["name"], scheduled=True)
+        ours = service_job(asked, project="admin")
         submit(here.service.jobs, ours)
         try:
             assert reached.wait(20)
@@ -208,7 +208,7 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
     with slow(tmp_path, "hypervisor.restore", reached, go_on) as service:
         tokens.create(service.core.store, CreateToken(name="ci", scope="use", project="shop"))
         asked = msgspec.convert({**BODY, "name": "early", "ttl": 600.0}, CreateLab)
-        submit(service.jobs, service_job("create", asked, lab="early", project="shop"))
+        submit(service.jobs, service_job(asked, project="shop"))
         assert reached.wait(20)
         end = time.time() + 7200
         service.core.store.labs.update("early", expires_at=end)

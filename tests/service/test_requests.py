@@ -9,7 +9,15 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from lab.api.jobs.stored import concerns, origin_of, plain, pool_of, read_facts, traceparent_of
+from lab.api.jobs.stored import (
+    concerns,
+    origin_of,
+    plain,
+    pool_of,
+    read_facts,
+    subject_of,
+    traceparent_of,
+)
 from lab.api.jobs.submit import digest_of
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
@@ -122,7 +130,7 @@ ROWS: list[tuple[JobKind, str, str, Mapping[str, Any], str, Request]] = [
     ("delete-image", "", "image:mariadb-a3f8a52fb7c3a841", {}, "", DeleteImage()),
     ("delete-template", "", "template:8a4b81a52386c0", {},
      "4d669b94af25a8b06eeeca3ef1034a32003344ee7ac93c71232db3d7de9f3a96", DeleteTemplate()),
-    ("create-dataset", "", "dataset:crm@1",
+    ("create-dataset", "", "dataset:crm",
      {"name": "crm", "source": "lab:shop", "blueprint": "galera", "keep": 3, "mask": "", "sql": "",
       "tables": ["crm.people"], "where": [], "schema_only": [], "defaults_file": "", "upload": "",
       "lab_created_at": CREATED, "shared": True}, "",
@@ -141,9 +149,11 @@ ROWS: list[tuple[JobKind, str, str, Mapping[str, Any], str, Request]] = [
 dictionaries; and what they mean. A digest is empty where it was not compared."""
 
 
-def job_of(kind: JobKind, request: Mapping[str, Any], about: str = "") -> JobRecord:
+def job_of(
+    kind: JobKind, request: Mapping[str, Any], about: str = "", lab: str = "shop"
+) -> JobRecord:
     return JobRecord(
-        id="j1", kind=kind, lab="shop", project="web", token="", state="queued",
+        id="j1", kind=kind, lab=lab, project="web", token="", state="queued",
         facts=request, digest="", created_at=CREATED, about=about,
     )  # fmt: skip
 
@@ -156,13 +166,14 @@ def test_rows_of_an_older_version_are_read(
 
     An equal request has the digest that the older version computed: it is the same job.
     """
-    found = read_facts(job_of(kind, row, about), WORK[kind].request)
-    names = {"lab": "shop", "about": about.partition(":")[2]}
-    subjects = {name: names[where] for name, where in subject(type(meant)).items()}
+    found = read_facts(job_of(kind, row, about, lab), WORK[kind].request)
+    names = {"lab": lab, "about": about.partition(":")[2]}
+    subjects = {name: names[mark.kind] for name, mark in subject(type(meant)).items()}
     assert found == replace(meant, **subjects)
     assert type(found) is type(meant)
+    assert subject_of(found) == (lab, about)
     if digest:
-        assert digest_of(kind, meant, lab=lab, about=about) == digest
+        assert digest_of(found) == digest
 
 
 def test_rows_of_all_kinds_are_tested() -> None:
@@ -176,7 +187,7 @@ def test_what_is_written_is_read(request_: Request) -> None:
     text = json.dumps(plain(request_))
     about = {"lab": "shop", "about": "x"}
     request_ = replace(
-        request_, **{name: about[where] for name, where in subject(type(request_)).items()}
+        request_, **{name: about[mark.kind] for name, mark in subject(type(request_)).items()}
     )
     job = job_of("create", json.loads(text), "thing:x")
     assert read_facts(job, type(request_)) == request_

@@ -327,8 +327,8 @@ class Noted:
 
 
 def take(service: Service) -> JobRecord:
-    token, request = service.core.store.tokens.all()[0], TakeSnapshot(name="one")
-    return submit(service.jobs, new_job(token, "snapshot", request, lab="shop", key="the-key"))
+    token, request = service.core.store.tokens.all()[0], TakeSnapshot(lab="shop", name="one")
+    return submit(service.jobs, new_job(token, request, key="the-key"))
 
 
 def taken(service: Service, ask: Ask) -> None:

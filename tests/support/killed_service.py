@@ -40,7 +40,7 @@ ALL = 1 << 20
 def submit_create(service: Service, asked: Mapping[str, Any], key: str | None = KEY) -> JobRecord:
     """What POST does with an Idempotency-Key."""
     token, request = service.core.store.tokens.all()[0], CreateLab(**asked)
-    return submit(service.jobs, new_job(token, "create", request, lab=request.name, key=key))
+    return submit(service.jobs, new_job(token, request, key=key))
 
 
 def hooked(root: Path, hook: Hook) -> Opener:
