@@ -39,6 +39,8 @@ class ImportOptions:
     """Whether it fails if the RAM of a template cannot be restored here."""
     ram: bool = True
     """False leaves out the RAM of a template, so that its labs boot."""
+    name: str = ""
+    """What a dataset is called here; empty: as there."""
 
 
 WHOLE = ImportOptions()

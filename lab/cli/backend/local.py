@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.labs import CreateLab
     from lab.requests.request import Request
+    from lab.requests.snapshots import ImportSnapshot
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -256,9 +257,7 @@ class LocalSession:
 
         return export(self._context, "dataset", which, to)
 
-    def import_dataset(
-        self, where: str, name: str, how: ImportOptions, *, talk: bool
-    ) -> DatasetView | None:
+    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
         """See HostSession."""
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
@@ -267,7 +266,7 @@ class LocalSession:
 
         speaker = Speaker(sys.stdout.buffer) if talk else None
         with source(where) as stream:
-            done = import_archive(self._context, "dataset", stream, how, speaker=speaker, name=name)
+            done = import_archive(self._context, "dataset", stream, how, speaker=speaker)
         return None if talk else dataset.dataset(self._context, done.key)
 
     def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
@@ -291,11 +290,9 @@ class LocalSession:
     def import_snapshot(
         self,
         where: str,
-        name: str,
+        request: ImportSnapshot,
         how: ImportOptions,
         *,
-        ttl: float | None,
-        keep_sessions: bool,
         timeout: float,
         talk: bool,
     ) -> LabView:
@@ -303,17 +300,12 @@ class LocalSession:
         from lab.exchange.files import source
         from lab.exchange.talk import Speaker
         from lab.lifecycle.archives.snapshot_archive import import_snapshot
+        from lab.requests.request import check
 
+        asked, speaker = check(request), Speaker(sys.stdout.buffer) if talk else None
         with source(where) as stream:
             return import_snapshot(
-                self._context,
-                stream,
-                name,
-                how,
-                ttl=ttl,
-                keep_sessions=keep_sessions,
-                timeout=timeout,
-                speaker=Speaker(sys.stdout.buffer) if talk else None,
+                self._context, stream, asked, how, timeout=timeout, speaker=speaker
             )
 
     def templates(self) -> list[TemplateView]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         StartLab,
         StopLab,
     )
-    from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
+    from lab.requests.snapshots import ImportSnapshot, PruneSnapshots, TakeSnapshot
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -196,11 +196,9 @@ class HostSession(Session, Protocol):
     def import_snapshot(
         self,
         where: str,
-        name: str,
+        request: ImportSnapshot,
         how: ImportOptions,
         *,
-        ttl: float | None,
-        keep_sessions: bool,
         timeout: float,
         talk: bool,
     ) -> LabView:
@@ -209,10 +207,8 @@ class HostSession(Session, Protocol):
     def export_dataset(self, which: str, to: Destination) -> ExportView:
         """Write the archive of a version, or let another host import it."""
 
-    def import_dataset(
-        self, where: str, name: str, how: ImportOptions, *, talk: bool
-    ) -> DatasetView | None:
-        """Import the archive of a version as one of the dataset ``name``; empty: its own.
+    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
+        """Import the archive of a version.
 
         ``talk``: as the other end of an export, which gets the report; nothing is returned then.
         """

@@ -246,6 +246,8 @@ def import_snapshot(
     one, and its own ports and password. It boots if the RAM cannot be restored by this host's
     hypervisor.
     """
+    from lab.requests.snapshots import ImportSnapshot
+
     app = app_of(ctx)
     how = parse_format(output)
     settings = app.settings()
@@ -254,16 +256,9 @@ def import_snapshot(
     options = _options(resume=resume, warm_only=warm_only, no_ram=no_ram)
     if name:
         check_lab_name(name)
+    asked = ImportSnapshot(name=name, ttl=lease, keep_sessions=keep_sessions)
     with app.open_here(_ON_THE_HOST, doing=_ARRIVED) as host:
-        view = host.import_snapshot(
-            where,
-            name,
-            options,
-            ttl=lease,
-            keep_sessions=keep_sessions,
-            timeout=limit,
-            talk=talk,
-        )
+        view = host.import_snapshot(where, asked, options, timeout=limit, talk=talk)
     if not talk:
         emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
@@ -317,7 +312,7 @@ def import_dataset(
     app = app_of(ctx)
     how = parse_format(output)
     with app.open_here(_DATASETS, doing=_ARRIVED) as host:
-        view = host.import_dataset(where, name, ImportOptions(resume), talk=talk)
+        view = host.import_dataset(where, ImportOptions(resume, name=name), talk=talk)
     if view is not None:
         shown = view
         emit(shown, how, table=lambda: dataset.shown(shown, app.now()), names=lambda: [shown.at])

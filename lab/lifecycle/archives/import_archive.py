@@ -30,13 +30,11 @@ def import_archive(
     *,
     speaker: talk.Speaker | None = None,
     then: Callable[[Context, ImportView], str] | None = None,
-    name: str = "",
 ) -> ImportView:
     """Import the content of an archive; all of it is verified before any of it is used.
 
     ``speaker``: reports to the exporting side which parts are needed, and the progress.
     ``then``: makes a lab of what was imported, and returns its name, which that side reports.
-    ``name``: what a dataset is called here; empty: as there.
 
     Nothing is left when it fails, but for what is kept. Raises InvalidSpec for whatever is
     wrong with the archive, Conflict, NotFound, HostUnfit.
@@ -67,7 +65,7 @@ def import_archive(
     if header.template:
         view = _template(ctx, header, header.template, gather, how)
     elif header.image.dataset:
-        view = _dataset(ctx, header, header.image.dataset, name, gather)
+        view = _dataset(ctx, header, header.image.dataset, how.name, gather)
     else:
         view = _image(ctx, header, gather)
     if view.outcome == "exists":

@@ -27,6 +27,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import check_lab_name
 from lab.requests.archives import WHOLE, Destination, ImportOptions
+from lab.requests.snapshots import AS_EXPORTED, ImportSnapshot
 from lab.schedule import ORIGIN
 from lab.views.archives import ExportView, ImportView
 from lab.views.labs import LabView
@@ -70,55 +71,41 @@ def export_snapshot(
 def import_snapshot(
     ctx: Context,
     source: BinaryIO,
-    name: str = "",
+    asked: ImportSnapshot = AS_EXPORTED,
     how: ImportOptions = WHOLE,
     *,
-    ttl: float | None = None,
-    keep_sessions: bool = False,
     timeout: float,
     speaker: talk.Speaker | None = None,
 ) -> LabView:
     """Import the archive of a snapshot, and return a lab that is a clone of it once it is ready.
 
-    ``name``: of the lab; empty: the exported lab's, with a number if that is taken. ``ttl``:
-    seconds of its lease. ``keep_sessions``: client sessions in the snapshot are not ended.
     ``timeout``: seconds that its nodes may take to get ready. The rest, and what is raised, as for
     ``import_archive`` and ``up``. Where the lab fails, what was imported stays, and the next import
     of the same uses it.
     """
-    if name and ctx.store.labs.find(check_lab_name(name)) is not None:
-        raise Conflict(f"lab {name} exists", hint="give the lab another name")
+    if asked.name and ctx.store.labs.find(check_lab_name(asked.name)) is not None:
+        raise Conflict(f"lab {asked.name} exists", hint="give the lab another name")
     made: list[LabView] = []
 
     def make(ctx: Context, done: ImportView) -> str:
-        view = _clone(
-            ctx, done.key, name, ttl, timeout, warm_only=how.warm_only, keep_sessions=keep_sessions
-        )
-        made.append(view)
-        return view.name
+        made.append(_clone(ctx, done.key, asked, timeout, warm_only=how.warm_only))
+        return made[0].name
 
     import_archive(ctx, "snapshot", source, how, speaker=speaker, then=make)
     return made[0]
 
 
 def _clone(
-    ctx: Context,
-    key: str,
-    name: str,
-    ttl: float | None,
-    timeout: float,
-    *,
-    warm_only: bool,
-    keep_sessions: bool,
+    ctx: Context, key: str, asked: ImportSnapshot, timeout: float, *, warm_only: bool
 ) -> LabView:
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
     record = ctx.store.templates.get(key)
-    order = resolve(ctx, replace(record.spec, name=name, ttl=ttl))
+    order = resolve(ctx, replace(record.spec, name=asked.name, ttl=asked.ttl))
     check_host(ctx, order.nodes)
     with (
         reserved(ctx, new_record(ctx, order), stem=record.source.partition("@")[0]) as lab,
-        all_or_nothing(ctx, lab, ttl, keep=False),
+        all_or_nothing(ctx, lab, asked.ttl, keep=False),
         template.images_kept(ctx, record) as images,
         template.kept(ctx, key, images) as capture,
     ):
@@ -141,6 +128,6 @@ def _clone(
             capture,
             timeout,
             refused=partial(template.give_up_ram, ctx, key),
-            keep_sessions=keep_sessions,
+            keep_sessions=asked.keep_sessions,
         )
-        return mark_ready(ctx, lab, ttl, began)
+        return mark_ready(ctx, lab, asked.ttl, began)

@@ -15,6 +15,7 @@ import pytest
 
 from lab.cli import main
 from lab.requests.archives import Destination, ImportOptions
+from lab.requests.snapshots import AS_EXPORTED, ImportSnapshot
 from tests import ROOT
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
@@ -22,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 
 WHOLE = {"image": True, "ram": True}
 PART = {"image": False, "ram": False}
-MADE = {"ttl": None, "keep_sessions": False, "timeout": 77.0, "talk": False}
+MADE = {"timeout": 77.0, "talk": False}
 TO_B = Destination(host="b", command="/x/lab")
 RESUMED = ImportOptions(resume=True)
 
@@ -68,17 +69,17 @@ def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
         ("template import - --no-ram --talk",
          ["receive", "template", "-", ImportOptions(ram=False)]),
         ("snapshot import f --no-ram",
-         ["import_snapshot", "f", "", ImportOptions(ram=False), MADE]),
-        ("snapshot import f", ["import_snapshot", "f", "", ImportOptions(), MADE]),
+         ["import_snapshot", "f", AS_EXPORTED, ImportOptions(ram=False), MADE]),
+        ("snapshot import f", ["import_snapshot", "f", AS_EXPORTED, ImportOptions(), MADE]),
         ("snapshot import - --resume --talk",
-         ["import_snapshot", "-", "", RESUMED, {**MADE, "talk": True}]),
+         ["import_snapshot", "-", AS_EXPORTED, RESUMED, {**MADE, "talk": True}]),
         ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
-         ["import_snapshot", "f", "copy", ImportOptions(warm_only=True),
-          {**MADE, "ttl": 7200.0, "keep_sessions": True, "timeout": 60.0}]),
+         ["import_snapshot", "f", ImportSnapshot(name="copy", ttl=7200.0, keep_sessions=True),
+          ImportOptions(warm_only=True), {**MADE, "timeout": 60.0}]),
         ("dataset import f --name shop --resume",
-         ["import_dataset", "f", "shop", RESUMED, {"talk": False}]),
+         ["import_dataset", "f", ImportOptions(resume=True, name="shop"), {"talk": False}]),
         ("dataset import - --talk --resume",
-         ["import_dataset", "-", "", RESUMED, {"talk": True}]),
+         ["import_dataset", "-", RESUMED, {"talk": True}]),
     ],
 )  # fmt: skip
 def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:

@@ -35,7 +35,7 @@ from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
 from lab.requests.request import Request
-from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import ImportSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
 from lab.views.catalog import EngineView, ImageView, TemplateView
@@ -291,20 +291,20 @@ class FakeSession:
         made = ("imported", 3 << 20, 1.25, name) if to.host else ("written", 3 << 20, 1.25)
         return ExportView("snapshot", key, to.host or to.where, *made)
 
-    def import_snapshot(self, where: str, name: str, how: ImportOptions, **options: Any) -> LabView:
-        self._called("import_snapshot", where, name, how, **options)
-        return lab_view(name or "shop")
+    def import_snapshot(
+        self, where: str, request: ImportSnapshot, how: ImportOptions, **options: Any
+    ) -> LabView:
+        self._called("import_snapshot", where, request, how, **options)
+        return lab_view(request.name or "shop")
 
     def export_dataset(self, which: str, to: Destination) -> ExportView:
         self._called("export_dataset", which, to)
         done = "imported" if to.host else "written"
         return ExportView("dataset", f"{which}@1", to.host or to.where, done, 3 << 20, 1.25)
 
-    def import_dataset(
-        self, where: str, name: str, how: ImportOptions, *, talk: bool
-    ) -> DatasetView | None:
-        self._called("import_dataset", where, name, how, talk=talk)
-        return None if talk else dataset_view(name or "crm")
+    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
+        self._called("import_dataset", where, how, talk=talk)
+        return None if talk else dataset_view(how.name or "crm")
 
     def datasets(self) -> list[DatasetView]:
         self._called("datasets")

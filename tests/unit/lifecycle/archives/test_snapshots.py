@@ -38,7 +38,7 @@ from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
 from lab.requests.archives import Destination, ImportOptions
 from lab.requests.labs import BranchLab, RollBack
-from lab.requests.snapshots import TakeSnapshot
+from lab.requests.snapshots import ImportSnapshot, TakeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.units import MIB
 from lab.views.labs import LabView
@@ -92,12 +92,18 @@ def exported(side: Side, label: str = "mine", name: str = "shop", **options: Any
 
 
 def imported(
-    side: Side, archive: bytes, name: str = "", hook: Hook = ignore, **options: Any
+    side: Side,
+    archive: bytes,
+    name: str = "",
+    hook: Hook = ignore,
+    speaker: Speaker | None = None,
+    **options: Any,
 ) -> LabView:
-    """The lab that is made of it."""
+    """The lab that is made of it; ``options``: of the import and of the lab."""
     with side.open(hook) as ctx:
         how = import_options(options)
-        return import_snapshot(ctx, io.BytesIO(archive), name, how, timeout=20.0, **options)
+        asked = ImportSnapshot(name=name, **options)
+        return import_snapshot(ctx, io.BytesIO(archive), asked, how, timeout=20.0, speaker=speaker)
 
 
 def header_of(archive: bytes) -> Header:
@@ -589,7 +595,8 @@ def test_a_killed_import_is_resumed(here: Side, there: Side) -> None:
         lambda ctx: import_snapshot(ctx, io.BytesIO(archive), how=RESUMED, timeout=20.0), step
     ):
         with there.open() as ctx:
-            import_snapshot(ctx, io.BytesIO(archive), "again", RESUMED, timeout=20.0)
+            again = ImportSnapshot(name="again")
+            import_snapshot(ctx, io.BytesIO(archive), again, RESUMED, timeout=20.0)
             assert rows(ctx, "again") == [1]
             gc(ctx)
             for record in ctx.store.labs.all():
