@@ -76,6 +76,8 @@ def test_limits_hold_on_the_command_line() -> None:
     assert check(BranchLab(lab="shop", count=2)).count == 2
     with pytest.raises(InvalidSpec, match=r"^count is 51, 50 at most$"):
         check(BranchLab(lab="shop", count=51))
+    with pytest.raises(InvalidSpec, match=r"^count is 0, 1 at least$"):
+        check(BranchLab(lab="shop", count=0))
     with pytest.raises(InvalidSpec, match=r"^ttl is 5s, 10s at least$"):
         check(BranchLab(lab="shop", ttl=5.0))
     with pytest.raises(InvalidSpec, match=r"^disk is 1073741825, no multiple of 1M$"):

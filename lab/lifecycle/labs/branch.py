@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 from lab import host
-from lab.errors import InvalidSpec
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.order import Order, resolve
@@ -21,7 +20,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.snapshots import snapshot
 from lab.names import LAB_NAME_LIMIT, Owner
-from lab.requests.labs import BRANCHES_LIMIT, BranchLab
+from lab.requests.labs import BranchLab
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
 
@@ -33,24 +32,16 @@ def branch(ctx: Context, asked: BranchLab, *, timeout: float) -> list[LabView]:
     nothing; those before it stay. A snapshot that was taken for branches of which none was made is
     removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
-    if not 1 <= asked.count <= BRANCHES_LIMIT:
-        raise InvalidSpec(
-            f"{asked.count} branches were requested: 1 to {BRANCHES_LIMIT} can be made at once"
-        )
-    names = asked.names
-    parent, nodes = record_of(ctx, asked.lab), nodes_of(ctx, asked.lab)
+    names, parent = asked.names, record_of(ctx, asked.lab)
     order = resolve(ctx, replace(parent.spec, ttl=asked.ttl))
     check_host(ctx, order.nodes)
-    with snapshot.kept_or_taken(ctx, asked.lab, asked.at, "branch") as capture:
-        _check_memory(ctx, nodes, capture, asked.count)
-        made = []
-        for one in names:
-            own = _new_identity() if asked.identity == "new" else 0
-            record = branch_record(ctx, order, parent, one, capture, own)
-            keep = asked.keep_sessions
-            made.append(
-                _one(ctx, order, parent, nodes, record, capture, timeout, keep_sessions=keep)
-            )
+    made = []
+    with snapshot.kept_or_taken(ctx, parent.name, asked.at, "branch") as capture:
+        _check_memory(ctx, order, capture, asked.count)
+        for name in names:
+            identity = _new_identity() if asked.identity == "new" else 0
+            record = branch_record(ctx, order, parent, name, capture, identity)
+            made.append(_one(ctx, asked, order, parent, capture, record, timeout))
     return made
 
 
@@ -62,13 +53,13 @@ def _new_identity() -> int:
     return (1 << 20) + secrets.randbelow(1 << 31)
 
 
-def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: int) -> None:
+def _check_memory(ctx: Context, order: Order, capture: Capture, count: int) -> None:
     """Raise HostUnfit, with figures, unless there is memory for all branches.
 
     As for every lab, what is available must suffice for all RAM of the last one. Those before it
     have by then what they changed, which is at least what ``capture`` has.
     """
-    memory = [node.size.memory for node in nodes]
+    memory = [node.size.memory for node in order.nodes]
     changed = [node.state.size for node in capture.nodes if node.state is not None]
     before = (changed if capture.warm else memory) * (count - 1)
     hint = "make fewer branches, or remove a lab (`lab ls`)"
@@ -77,16 +68,14 @@ def _check_memory(ctx: Context, nodes: Sequence[Node], capture: Capture, count: 
 
 def _one(
     ctx: Context,
+    asked: BranchLab,
     order: Order,
     parent: LabRecord,
-    nodes: Sequence[Node],
-    record: LabRecord,
     capture: Capture,
+    record: LabRecord,
     timeout: float,
-    *,
-    keep_sessions: bool,
 ) -> LabView:
-    """Make the lab ``record``, a branch of ``parent``; ``nodes``: of that."""
+    """Make the lab ``record``, a clone of ``capture``, which is one of ``parent``."""
     with (
         reserved(ctx, record, stem=parent.name[:LAB_NAME_LIMIT]) as lab,
         all_or_nothing(ctx, lab, order.spec.ttl, keep=False),
@@ -94,6 +83,7 @@ def _one(
         # It is recorded as a branch: who removes the capture from now on sees it.
         snapshot.find(ctx, parent.name, capture.label)
         preflight(ctx, order.nodes)
+        nodes = nodes_of(ctx, parent.name)
         images = images_of(ctx, parent, nodes)
         clone_in_use(
             ctx,
@@ -106,7 +96,7 @@ def _one(
                 "branch", f"{why}; {lab.name} boots from its disks"
             ),
             seeds=partial(_copy_seeds, ctx, parent, nodes, lab),
-            keep_sessions=keep_sessions,
+            keep_sessions=asked.keep_sessions,
             identity=record.identity,
         )
         return mark_ready(ctx, lab, order.spec.ttl, record.created_at)

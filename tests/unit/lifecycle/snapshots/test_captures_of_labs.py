@@ -527,8 +527,8 @@ def test_a_branch_boots_where_ram_does_not_fit(world: World) -> None:
         assert rows(ctx, view.name) == [1]
 
 
-@pytest.mark.parametrize(("name", "count"), [("", 0), ("", 51), ("Shop", 1), ("a" * 23, 10)])
-def test_no_branch_is_made_of_a_wrong_request(ctx: Context, name: str, count: int) -> None:
+@pytest.mark.parametrize(("name", "count"), [("Shop", 1), ("a" * 23, 10)])
+def test_no_branch_is_made_of_a_wrong_name(ctx: Context, name: str, count: int) -> None:
     with pytest.raises(InvalidSpec):
         branch(ctx, BranchLab(lab="shop", name=name, count=count), timeout=20.0)
     assert [view.name for view in snapshot.snapshots(ctx, "shop")] == ["origin"]
