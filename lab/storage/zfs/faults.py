@@ -69,9 +69,9 @@ _LINES: tuple[tuple[re.Pattern[str], Fault], ...] = (
     (re.compile(r"Permission denied the ZFS utilities must be run as root\."), Fault.FORBIDDEN),
     (re.compile(r"Unable to open /dev/zfs: .*"), Fault.FORBIDDEN),
     (re.compile(r"could not find any snapshots to destroy; .*"), Fault.ABSENT),
-    (re.compile(r"cannot (create|rename) .*: no such parent '.*'"), Fault.NO_PARENT),
-    (re.compile(r"cannot [a-z].*: no such pool '.*'"), Fault.NO_POOL),
-    (re.compile(r"cannot receive .*: destination .* space quota exceeded\.?"), Fault.NO_SPACE),
+    (re.compile(r"cannot (create|rename) .*: no such parent '[^']*'"), Fault.NO_PARENT),
+    (re.compile(r"cannot [a-z].*: no such pool '[^']*'"), Fault.NO_POOL),
+    (re.compile(r"cannot receive [^:]*: destination .* space quota exceeded\.?"), Fault.NO_SPACE),
 )
 """Whole lines that are not of the common form."""
 
