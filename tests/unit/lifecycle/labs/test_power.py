@@ -298,7 +298,7 @@ def test_clocks_that_stood_still_are_set(world: World, verb: str) -> None:
             start(ctx, "shop", timeout=10)
         else:
             wait(ctx, "shop", timeout=10)
-        assert abs(ctx.hypervisor.servers.clock(N1) - time.time()) < 0.5
+        assert abs(ctx.hypervisor.servers.clock(N1) - time.time()) < 10  # not an hour
         # Smaller differences are not corrected.
         assert ctx.hypervisor.servers.clock(N2) - time.time() < -0.5
     assert [note for note in world.notes if "clock" in note] == [

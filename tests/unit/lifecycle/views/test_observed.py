@@ -106,7 +106,7 @@ def test_nodes_that_stand_still_are_unreachable_within_a_second(world: World) ->
                 took = time.monotonic() - began
                 assert view.state == state
                 assert [node.state for node in view.nodes[:count]] == ["unreachable"] * count
-                assert took < 1.5  # the limit is 0.7 s; the rest is for a busy machine
+                assert took < 3 * 0.7, "as long as one after the other"
                 unmet = [one for one in status(hung, "shop").requirements if not one.met]
                 assert unmet[0].found == "no answer within 0.7 s"
         finally:
@@ -144,7 +144,7 @@ def test_many_labs_share_one_limit(world: World) -> None:
         began = time.monotonic()
         try:
             assert [view.state for view in labs(hung)] == ["unreachable"] * 9 + ["ready"]
-            assert time.monotonic() - began < 2.0
+            assert time.monotonic() - began < 9 * 0.7 / 2, "one after the other takes twice that"
         finally:
             over.set()
 
@@ -187,7 +187,7 @@ def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
         began = time.monotonic()
         with pytest.raises(NotReady) as failed:
             ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=0.412993)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 4 * 0.412993
         # The rest of a limit that several questions share, without what nobody reads.
         assert failed.value.details == ("no answer within 0.413 s",)
 
