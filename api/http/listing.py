@@ -6,6 +6,7 @@ for, unless their states choose it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -94,6 +95,18 @@ def page_of(
     more = len(items) > selection.limit
     items = items[: selection.limit]
     return Items(items, items[-1].view.name if more else None)
+
+
+def labs_listed(
+    core: Core, caller: Caller, selection: LabSelection, *, wait: bool = True
+) -> bytes | None:
+    """``page_of`` as JSON."""
+    found = page_of(core, caller, selection, wait=wait)
+    if found is None:
+        return None
+    login = caller.may("use")
+    items = b",".join([one.body(login=login) for one in found.items])
+    return b'{"items":[%s],"next":%s}' % (items, json.dumps(found.next).encode())
 
 
 def _visible(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
-from lab.api.http.listing import LabSelection, page_of
+from lab.api.http.listing import LabSelection, labs_listed
 from lab.api.http.models import LabPatch
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
@@ -82,13 +81,9 @@ async def list_labs(
 ) -> Response:
     """Labs, by name."""
     selection = LabSelection(state, blueprint, project, after, limit)
-    read = partial(page_of, core, caller, selection)
-    found = read(wait=False) or await in_thread(read)
-    assert found is not None  # noqa: S101  # for the type checker: it waited
-    login = caller.may("use")
-    items = b",".join([one.body(login=login) for one in found.items])
-    cursor = json.dumps(found.next).encode()
-    return Response(b'{"items":[%s],"next":%s}' % (items, cursor), media_type="application/json")
+    read = partial(labs_listed, core, caller, selection)
+    body = read(wait=False) or await in_thread(read)
+    return Response(body, media_type="application/json")
 
 
 @router.get("/{name}", operation_id="getLab", response_model=model(Lab))

@@ -350,9 +350,11 @@ def test_reading_secrets_is_noted_once_in_a_while(here: Site) -> None:
         assert here.ask("GET", "/v1/labs/secret", token=token).status_code == 200
         assert here.ask("GET", "/v1/labs/secret/nodes/n1/ssh", token=token).status_code == 200
         assert here.ask("GET", "/v1/labs", token=reader).status_code == 200
+        assert here.ask("GET", "/v1/labs", token=token).status_code == 200
     trail = here.ask("GET", "/v1/audit?limit=500").json()["items"]
     owner, other = token.split("_")[1], reader.split("_")[1]
-    assert sorted(one["action"] for one in trail if one["token"] == owner) == ["getLab", "getSsh"]
+    noted = sorted(one["action"] for one in trail if one["token"] == owner)
+    assert noted == ["getLab", "getSsh", "listLabs"]
     assert not [one for one in trail if one["token"] == other]
     here.ask("DELETE", "/v1/labs/secret?wait=20")
 

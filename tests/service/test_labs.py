@@ -13,6 +13,7 @@ from lab.api.jobs.submit import service_job
 from lab.api.service import Service
 from lab.errors import Busy
 from lab.requests.labs import StopLab
+from lab.state.service import Scope
 from lab.units import parse_time
 from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site, timeless
@@ -244,6 +245,24 @@ def test_the_host_and_who_did_what(here: Site) -> None:
     assert here.ask("GET", f"/v1/templates/{template['key']}").json() == template
     entry = here.ask("GET", "/v1/audit?limit=1").json()["items"][0]
     assert (entry["action"], entry["target"], entry["status"]) == ("createLab", "/v1/labs", 201)
+
+
+@pytest.mark.parametrize("scope", ["read", "use", "admin"])
+def test_the_list_that_programs_poll_is_the_same_as_any(here: Site, scope: Scope) -> None:
+    """Protects labs and passwords: what is answered without routing has the same rules."""
+    here.make(f"polled-{scope}")
+    token = here.token("ci", scope=scope, project="admin")
+    here.ask("GET", "/v1/labs?limit=100", token=token)  # observed, and the token is known
+    here.ask("GET", "/v1/audit")
+    plain = here.ask("GET", "/v1/labs", token=token)
+    routed = here.ask("GET", "/v1/labs?limit=100", token=token)
+    own = ("x-request-id", "date")
+    assert plain.json()["items"]
+    assert plain.text == routed.text
+    assert (plain.status_code, "password" in plain.text) == (200, scope != "read")
+    assert {k: v for k, v in plain.headers.items() if k not in own} == {
+        k: v for k, v in routed.headers.items() if k not in own
+    }
 
 
 def test_labs_of_commands_are_seen_by_admins_only(here: Site) -> None:
