@@ -243,7 +243,8 @@ def _cancel_build(sent: Sent) -> None:
 def _power(action: str) -> Callable[[Power], tuple[str, ...]]:
     def path(asked: Power) -> tuple[str, ...]:
         node = ("nodes", asked.node) if asked.node else ()
-        return "labs", asked.lab, *node, "kill" if asked.force else action
+        killed = isinstance(asked, StopLab) and asked.force
+        return "labs", asked.lab, *node, "kill" if killed else action
 
     return path
 

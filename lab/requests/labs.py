@@ -233,7 +233,7 @@ class Power(LabRequest, frozen=True, kw_only=True):
     node: str = ""
     """Empty: all nodes."""
     force: bool = False
-    """Stop them without a shutdown."""
+    """Of a stop: without a shutdown. The rows of the others have it as well."""
 
 
 class StartLab(Power, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from lab.errors import (
     Unauthorized,
 )
 from lab.progress import Event
+from lab.requests.labs import RestartLab
 from lab.spec import LabSpec, NodeSize
 from tests.support.answering import answering
 from tests.support.serve_world import MEMORY, Site, site
@@ -88,6 +89,7 @@ def test_what_can_be_done_with_a_lab(client: Client) -> None:
         assert client.heartbeat("work").heartbeat == 60
         assert client.power("kill", "work", "n2").state == "not-primary"
         assert client.power("start", "work", "n2").state == "ready"
+        assert client.run(RestartLab(lab="work", node="n2", force=True)).state == "ready"
         assert client.power("stop", "work").state == "stopped"
         with pytest.raises(NotReady, match="lab work is stopped and will not become ready"):
             client.wait("work", timeout=5)
