@@ -107,11 +107,11 @@ class KeptConnections:
         try:
             return line.ask(statements, max(deadline.left, 0.001), whole=whole)
         finally:
-            line.busy.release()
+            # Before another question gets it: a line is closed by who uses it.
             with self._guard:
-                closed = line not in self._lines.values()
-            if closed:
-                line.close()
+                if line not in self._lines.values():
+                    line.close()
+                line.busy.release()
 
     def close(self) -> None:
         """Close all connections, those in use once they are answered, and keep none any more."""

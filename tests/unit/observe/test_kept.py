@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pymysql
@@ -64,6 +66,49 @@ def test_a_look_under_way_leaves_no_connection_once_they_are_closed(
     kept = KeptConnections()
     kept.close()
     assert kept(ACCOUNT, port, ["SELECT 1"], timeout=9)[0].rows == ((1,),)
+    assert gone(real)
+
+
+class _Seconds(float):
+    """A limit that says when it begins."""
+
+    def __new__(cls, seconds: float, begun: threading.Event) -> _Seconds:
+        found = super().__new__(cls, seconds)
+        found.begun = begun
+        return found
+
+    begun: threading.Event
+
+    def __radd__(self, other: float) -> float:
+        self.begun.set()
+        return other + float(self)
+
+
+def test_a_question_is_not_cut_by_the_end_of_an_earlier_one(place: tuple[Server, int]) -> None:
+    """Protects looks from a node that seems lost: both were under way as a job began."""
+    real, port = place
+    kept, waits = KeptConnections(), threading.Event()
+
+    def is_asked(text: str) -> bool:
+        found = f"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE '{text}%'"
+        return bool(real.ask(found))
+
+    def count() -> int:
+        (found,) = real.ask("SHOW GLOBAL STATUS LIKE 'Com_do'")
+        return int(found[1])
+
+    before = count()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(kept, ACCOUNT, port, ["SELECT SLEEP(0.5)"], timeout=9)
+        assert until(lambda: is_asked("SELECT SLEEP") or None, Deadline.after(9))
+        seconds = _Seconds(9, waits)
+        second = threads.submit(kept, ACCOUNT, port, ["DO SLEEP(1)"], timeout=seconds)
+        assert waits.wait(9)
+        kept.close()
+        with kept._guard:  # the first one has its answer, and may not put the connection away yet
+            until(lambda: is_asked("DO SLEEP") or None, Deadline.after(2))
+        assert len(first.result()) == len(second.result()) == 1
+    assert count() == before + 1
     assert gone(real)
 
 
