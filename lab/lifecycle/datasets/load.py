@@ -6,6 +6,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -274,9 +275,10 @@ def _secret(ctx: Context, owner: Owner, name: str) -> bytes:
     make_directory(path.parent, PRIVATE)
     for record in images.versions_of(ctx, name):
         there = ctx.home.private(Owner("image", record.key)) / path.name
-        if there.is_file() and there != path:
-            secret = there.read_bytes()
-            break
+        if there != path:
+            with suppress(FileNotFoundError):  # it has none, or is being removed
+                secret = there.read_bytes()
+                break
     else:
         secret = secrets.token_bytes(32)
     with replaced(path) as file:

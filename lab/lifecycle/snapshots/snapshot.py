@@ -325,11 +325,11 @@ def load(ctx: Context, record: LabRecord, nodes: Sequence[NodeRecord], label: st
     """A snapshot as its manifest has it; without RAM, and with the reason, if that is damaged."""
     plain = of_lab(record, nodes, label)
     path = ctx.home.manifest(plain.ref)
-    if not path.exists():
-        return plain
     try:
         return manifests.read(path)
     except Damaged as error:
+        if not path.exists():  # it has none, or is being removed
+            return plain
         return replace(plain, why_cold=f"the files of {label} are damaged: {error}")
 
 

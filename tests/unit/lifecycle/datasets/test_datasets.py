@@ -18,7 +18,7 @@ from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached,
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.datasets import dataset
-from lab.lifecycle.datasets.load import _Watch
+from lab.lifecycle.datasets.load import _secret, _Watch
 from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.datasets.masking import columns_of
 from lab.lifecycle.host.gc import gc
@@ -31,11 +31,14 @@ from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
+from lab.names import Owner
+from lab.paths import PRIVATE, make_directory
 from lab.progress import ByteProgress, Event
 from lab.requests.datasets import CreateDataset
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
+from tests.support.vanishing import before
 from tests.unit.lifecycle.promises.test_killed import sweep
 
 DUMP = b"""\
@@ -99,6 +102,21 @@ def test_nothing_of_the_loader_stays(ctx: Context, dump: Path) -> None:
     assert there == {"kernel", "initrd", "manifest.json", "dataset.json", "private"}
     up(ctx, named("a", dataset="shop"))
     image.check_disks(ctx, image.find(ctx, made.image))
+
+
+def test_masked_values_stay_equal_while_an_older_version_is_removed(
+    ctx: Context, dump: Path
+) -> None:
+    """Its files vanish after they were seen: the secret of the next version is the same."""
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
+    dataset.refresh(ctx, "shop")
+    paths = []
+    for record in image.versions_of(ctx, "shop"):
+        private = make_directory(ctx.home.private(Owner("image", record.key)), PRIVATE)
+        (private / "mask-secret").write_bytes(b"of all versions")
+        paths.append(private / "mask-secret")
+    with before(("open",), str(paths[0]), paths[0].unlink):
+        assert _secret(ctx, Owner("image", "new"), "shop") == b"of all versions"
 
 
 def test_compressed_dumps_and_further_sql(ctx: Context, tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.service import usage
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
-from lab.names import template_ref
+from lab.names import CaptureRef, Owner, template_ref
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import MIB
 from tests.support.lifecycle_world import World, named, unobserved
-from tests.support.vanishing import vanishing
+from tests.support.vanishing import before, vanishing
 
 COLD = Capabilities("fake", "fake", why_cold="it is cold")
 
@@ -299,6 +299,14 @@ def test_what_a_project_uses_is_counted_while_a_snapshot_is_removed(ctx: Context
         assert ctx.home.captured("shop") == []
     with vanishing(two.parent):
         assert labels(ctx) == ["origin", "one", "two"]
+
+
+def test_a_snapshot_that_is_being_removed_is_not_damaged(ctx: Context) -> None:
+    """Its manifest goes first, after it was seen and before it is read."""
+    label = snapshot.take(ctx, TakeSnapshot(lab="shop", name="one")).label
+    manifest = ctx.home.manifest(CaptureRef(Owner("lab", "shop"), label))
+    with before(("open",), str(manifest), manifest.unlink):
+        assert "damaged" not in snapshot.snapshots(ctx, "shop")[-1].why_cold
 
 
 def test_a_name_of_labs_own_is_refused() -> None:
