@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lab.client import credentials
 from lab.client.ca import check_pem
 from lab.client.heartbeat import alive
 from lab.client.jobs import AT_ONCE, Jobs
 from lab.client.models import read, read_lab
-from lab.client.run import run
+from lab.client.run import run, settable
 from lab.client.snapshots import Snapshots
 from lab.client.transport import Wire, path_of
-from lab.config.labfile import LabValues, merge
+from lab.config.labfile import KEYS, LabValues, merge
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
@@ -32,7 +32,8 @@ from lab.requests.labs import (
     StopLab,
 )
 from lab.requests.request import Request, body_of
-from lab.spec import Identity, LabSpec
+from lab.schedule import ORIGIN
+from lab.spec import LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
 from lab.views.labs import Lab, Preview
@@ -100,20 +101,14 @@ class Client:
 
     @contextmanager
     def lab(
-        self,
-        wanted: str | LabSpec,
-        *,
-        heartbeat: float | None = None,
-        idle: float | None = None,
-        timeout: float | None = None,
-        **values: Unpack[LabValues],
+        self, wanted: str | LabSpec, *, heartbeat: float | None = None, **values: Any
     ) -> Iterator[Lab]:
         """A lab for the block, created as by ``create`` and removed at its end in any case.
 
         ``heartbeat``: heartbeats are sent, and the lab outlives this process by so many seconds at
         most. They count as use, for ``idle``.
         """
-        created = self.create(wanted, heartbeat=heartbeat, idle=idle, timeout=timeout, **values)
+        created = self.create(wanted, heartbeat=heartbeat, **values)
         try:
             with alive(self.heartbeat, created.name, heartbeat):
                 yield created
@@ -125,42 +120,26 @@ class Client:
         self,
         wanted: str | LabSpec,
         *,
-        cold: bool = False,
-        protected: bool = False,
-        keep_failed: bool = False,
-        heartbeat: float | None = None,
-        idle: float | None = None,
         timeout: float | None = None,
         listener: Listener | None = None,
-        **values: Unpack[LabValues],
+        **values: Any,
     ) -> Lab:
         """Create a lab and return it when it is ready.
 
-        ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec.
-        ``heartbeat``: seconds that each call of ``heartbeat`` gives it. ``idle``: seconds without
-        use of its databases after which it is removed. ``timeout``: seconds for all of it,
-        including a template; None: no limit. ``listener`` is called with its steps. If this
-        raises, the job is cancelled and undone; with ``keep_failed`` a failed lab stays as it is
-        until its lease ends.
+        ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec. Further
+        ``values`` are the fields of ``CreateLab``: ``heartbeat`` and ``idle``, in seconds,
+        ``cold``, ``protected``, ``keep_failed``. ``timeout``: seconds for all of it, including a
+        template; None: no limit. ``listener`` is called with its steps. If this raises, the job is
+        cancelled and undone; with ``keep_failed`` a failed lab stays as it is until its lease ends.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
-        asked = CreateLab.of(
-            _spec(wanted, values),
-            cold=cold,
-            protected=protected,
-            keep_failed=keep_failed,
-            heartbeat=heartbeat,
-            idle=idle,
-        )
-        found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        found: Lab = self.run(_asked(wanted, values), timeout=timeout, listener=listener)
         return found
 
-    def preview(
-        self, wanted: str | LabSpec, *, cold: bool = False, **values: Unpack[LabValues]
-    ) -> Preview:
+    def preview(self, wanted: str | LabSpec, **values: Any) -> Preview:
         """What ``create`` would create now; nothing is changed. Raises as it does."""
-        body = body_of(CreateLab.of(_spec(wanted, values), cold=cold))
+        body = body_of(_asked(wanted, values))
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)
 
     def get(self, name: str) -> Lab:
@@ -263,21 +242,19 @@ class Client:
     def rollback(
         self,
         name: str,
-        to: str = "origin",
+        to: str = ORIGIN,
         node: str = "",
         *,
-        cold: bool = False,
-        keep_sessions: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
+        **fields: Any,
     ) -> Lab:
         """Put a lab, or a node, back to a snapshot (by default its state after creation).
 
-        The nodes of a lab resume from the snapshot's RAM where it has it, unless ``cold``.
-        ``keep_sessions``: client sessions in that RAM are not ended. Raises NotFound, Conflict,
-        NotReady.
+        ``fields``: those of ``RollBack``, such as ``cold=True``; else the nodes of a lab resume
+        from the snapshot's RAM where it has it. Raises NotFound, Conflict, NotReady.
         """
-        asked = RollBack(lab=name, to=to, node=node, cold=cold, keep_sessions=keep_sessions)
+        asked = RollBack(lab=name, to=to, node=node, **settable(RollBack, fields))
         found: Lab = self.run(asked, timeout=timeout, listener=listener)
         return found
 
@@ -286,32 +263,18 @@ class Client:
         name: str,
         new: str = "",
         *,
-        at: str = "",
-        count: int = 1,
-        ttl: float | None = None,
-        keep_sessions: bool = False,
-        identity: Identity = "shared",
         timeout: float | None = None,
         listener: Listener | None = None,
+        **fields: Any,
     ) -> list[Lab]:
-        """Create ``count`` labs that are clones of a lab, and return them when all are ready.
+        """Create labs that are clones of a lab, and return them when all are ready.
 
-        ``new``: their name, numbered if there are several. ``at``: the snapshot that is cloned;
-        empty: one is taken for it. ``ttl``: seconds of their lease. ``keep_sessions``: client
-        sessions in the snapshot's RAM are not ended. ``identity``: "new" restarts the servers with
-        ids and UUIDs that no other lab has. ``timeout``: seconds for all of it. If this raises, the
-        job is cancelled and no branch is left. Raises NotFound, InvalidSpec, Conflict, Forbidden,
-        LimitReached, HostUnfit, NotReady.
+        ``new``: their name, numbered if there are several. ``fields``: those of ``BranchLab``, such
+        as ``count=3``, or ``at``: the snapshot that is cloned. ``timeout``: seconds for all of it.
+        If this raises, the job is cancelled and no branch is left. Raises NotFound, InvalidSpec,
+        Conflict, Forbidden, LimitReached, HostUnfit, NotReady.
         """
-        asked = BranchLab(
-            lab=name,
-            name=new,
-            at=at,
-            count=count,
-            ttl=ttl,
-            keep_sessions=keep_sessions,
-            identity=identity,
-        )
+        asked = BranchLab(lab=name, name=new, **settable(BranchLab, fields))
         found: list[Lab] = self.run(asked, timeout=timeout, listener=listener)
         return found
 
@@ -439,10 +402,17 @@ class Client:
         return read_lab(self._wire.ask("GET", path_of("labs", name), query=query, allow=wait).body)
 
 
-def _spec(wanted: str | LabSpec, values: LabValues) -> LabSpec:
+def _asked(wanted: str | LabSpec, values: Mapping[str, Any]) -> CreateLab:
+    """The request of a lab; raises InvalidSpec."""
+    said = {name: value for name, value in values.items() if name in KEYS}
+    more = {name: value for name, value in values.items() if name not in KEYS}
+    return CreateLab.of(_spec(wanted, said), **settable(CreateLab, more))
+
+
+def _spec(wanted: str | LabSpec, values: Mapping[str, Any]) -> LabSpec:
     """The specification of a lab; raises InvalidSpec."""
     if isinstance(wanted, str):
-        return merge({}, {**values, "blueprint": wanted})
+        return merge({}, cast("LabValues", {**values, "blueprint": wanted}))
     if values:
         raise InvalidSpec(f"a LabSpec cannot be combined with {', '.join(values)}")
     return wanted

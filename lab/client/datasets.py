@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
 from websockets.exceptions import ConnectionClosed
@@ -12,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from lab.client.archives import PIECE, broken, heard
 from lab.client.jobs import Jobs
 from lab.client.models import dataset_of, datasets_of, read
-from lab.client.run import run
+from lab.client.run import run, settable
 from lab.client.transport import Wire, path_of
 from lab.client.tunnel import open_socket
 from lab.progress import Listener, ignore
@@ -66,52 +65,18 @@ class Datasets:
         name: str,
         source: str,
         *,
-        blueprint: str = "galera",
-        keep: int = 0,
-        mask: str = "",
-        sql: str = "",
-        tables: Sequence[str] = (),
-        where: Sequence[str] = (),
-        schema_only: Sequence[str] = (),
-        defaults_file: str = "",
-        warm: str = "",
-        engine: str = "",
-        settings: Sequence[str] = (),
-        my_cnf: str = "",
-        force: bool = False,
-        shared: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
+        **fields: Any,
     ) -> DatasetView:
         """Load a dataset and return its first version.
 
         ``source``: ``generate:...``, ``lab:NAME``, ``upload:ID``; for administrators also a path of
-        the service's host and ``mysql://...``. As texts ``mask``: masking rules, ``sql``: further
-        SQL, ``warm``: queries whose data labs have in memory. ``engine``: such as mariadb:10.11;
-        empty: the default series of MariaDB. ``settings``, ``my_cnf``: options of the servers that
-        load and mask, NAME=VALUE and as the text of an option file. ``force``: also a source that
-        leaves no table. ``shared``: for all projects, by
-        administrators. If this raises, the job is cancelled and undone. Raises InvalidSpec,
+        the service's host and ``mysql://...``. ``fields``: those of ``CreateDataset``, such as
+        ``mask="..."``. If this raises, the job is cancelled and undone. Raises InvalidSpec,
         Forbidden, NotFound, Conflict, LimitReached, HostUnfit, NotReady after ``timeout`` seconds.
         """
-        asked = CreateDataset(
-            name=name,
-            source=source,
-            blueprint=blueprint,
-            keep=keep,
-            mask=mask,
-            sql=sql,
-            tables=tuple(tables),
-            where=tuple(where),
-            schema_only=tuple(schema_only),
-            defaults_file=defaults_file,
-            warm=warm,
-            engine=engine,
-            settings=tuple(settings),
-            my_cnf=my_cnf,
-            force=force,
-            shared=shared,
-        )
+        asked = CreateDataset(name=name, source=source, **settable(CreateDataset, fields))
         return self._made(asked, timeout, listener)
 
     def refresh(

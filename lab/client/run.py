@@ -27,7 +27,7 @@ from lab.requests.labs import (
     StartLab,
     StopLab,
 )
-from lab.requests.request import Request, body_of
+from lab.requests.request import Request, body_fields, body_of
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.catalog import ImageView, TemplateView
@@ -68,6 +68,13 @@ class Sent:
     def done(self) -> None:
         """Send it, and return once its job has ended; raises its error."""
         self.jobs.done(self.method, self.path, self.query, self.timeout, self.listener, self.body)
+
+
+def settable(kind: type[Request], fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a request as keyword arguments; raises TypeError for what no client sets."""
+    if wrong := sorted(set(fields) - set(body_fields(kind))):
+        raise TypeError(f"{kind.__name__} has no field {', '.join(wrong)} that a client sets")
+    return fields
 
 
 def run(

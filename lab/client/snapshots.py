@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lab.client.jobs import Jobs
 from lab.client.models import read
-from lab.client.run import run
+from lab.client.run import run, settable
 from lab.client.transport import Wire, path_of
 from lab.progress import Listener
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -24,23 +26,14 @@ class Snapshots:
         return read(answer.body, list[SnapshotView])
 
     def take(
-        self,
-        lab: str,
-        name: str = "manual",
-        *,
-        disks_only: bool = False,
-        ttl: float | None = None,
-        protected: bool = False,
-        listener: Listener | None = None,
+        self, lab: str, name: str = "manual", *, listener: Listener | None = None, **fields: Any
     ) -> SnapshotView:
-        """Take a snapshot called ``name``, with RAM where all nodes run, unless ``disks_only``.
+        """Take a snapshot called ``name``, with RAM where all nodes run.
 
-        ``ttl``: seconds until it is removed, once nothing descends from it. ``protected``: it is
-        removed only with force. Raises NotFound, InvalidSpec, Conflict.
+        ``fields``: those of ``TakeSnapshot``, such as ``disks_only=True``. Raises NotFound,
+        InvalidSpec, Conflict.
         """
-        asked = TakeSnapshot(
-            lab=lab, name=name, disks_only=disks_only, ttl=ttl, protected=protected
-        )
+        asked = TakeSnapshot(lab=lab, name=name, **settable(TakeSnapshot, fields))
         taken: SnapshotView = run(self._wire, self._jobs, asked, None, listener)
         return taken
 

@@ -129,6 +129,17 @@ def test_lists_are_whole(client: Client, here: Site) -> None:
         client.delete(name)
 
 
+def test_fields_that_no_client_sets_are_refused(client: Client) -> None:
+    """Protects from a typo, and from what only the service or its host says, being ignored."""
+    with pytest.raises(TypeError, match="CreateLab has no field idel"):
+        client.create("galera", idel=900)
+    with pytest.raises(TypeError, match="owner"):
+        client.create("galera", owner="root")
+    with pytest.raises(TypeError, match="files"):
+        client.datasets.create("crm", "lab:shop", files=("more.sql",))
+    assert client.labs() == []
+
+
 def test_refusals_are_our_errors(client: Client, here: Site) -> None:
     """Protects callers from HTTP: they catch what the lifecycle raises as well."""
     with pytest.raises(InvalidSpec, match="nope"):
