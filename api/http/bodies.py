@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 from lab.api.http import units
 from lab.requests import request as requests
 from lab.requests.datasets import CreateDataset
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, Promote, RollBack
 from lab.requests.request import Mark, Request
@@ -38,6 +39,7 @@ NAMES: Mapping[type[Request], str] = {
     BuildTemplate: "TemplateRequest",
     CreateDataset: "DatasetRequest",
     CreateToken: "TokenRequest",
+    CollectGarbage: "GcRequest",
 }
 """What the OpenAPI document calls the body of a request."""
 

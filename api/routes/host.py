@@ -8,7 +8,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import Field
 
 from lab import host as machine
 from lab.api.core.admission import Need, need_of_lab
@@ -16,12 +15,13 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http.answers import Answer, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
+from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Asked, Capacity, Host, Page, PoolView, Usage
-from lab.api.http.units import ID_LIMIT, Seconds
+from lab.api.http.models import Capacity, Host, Page, PoolView, Usage
+from lab.api.http.units import ID_LIMIT
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
-from lab.requests.request import IN_SECONDS
+from lab.requests.host import CollectGarbage
 from lab.state.records import LabWithNodes
 from lab.views.host import AuditEntry, GcReport
 
@@ -100,40 +100,16 @@ def ca(core: CoreOf, _: Reader) -> Pem:
     return Pem(home_ca.certificate(core.settings.home).read_bytes())
 
 
-class GcRequest(Asked):
-    """What to remove, as for `lab gc`."""
-
-    dry_run: Annotated[
-        bool, Field(description="Report what would be removed, and remove nothing.")
-    ] = False
-    orphans: Annotated[
-        bool, Field(description="Also tagged resources that are missing from the state database.")
-    ] = False
-    unused: Annotated[bool, Field(description="Also unused images and templates.")] = False
-    age: Annotated[
-        Seconds,
-        Field(
-            ge=0, le=10 * 366 * 86400, description=f"Only those unused for this time, {IN_SECONDS}."
-        ),
-    ] = 0.0
-
-
 @router.post("/host/gc", operation_id="collectGarbage", response_model=model(GcReport))
-async def collect(core: CoreOf, caller: Admin, asked: GcRequest) -> Answer:
+async def collect(core: CoreOf, caller: Admin, asked: FromBody[CollectGarbage]) -> Answer:
     """Remove leftovers of interrupted commands; the service removes those of its own jobs."""
     report = await core.limits.collections.run(caller.token.id, partial(_collect, core, asked))
     return answer(report)
 
 
-def _collect(core: Core, asked: GcRequest) -> GcReport:
+def _collect(core: Core, asked: CollectGarbage) -> GcReport:
     with core.contexts.use() as ctx:
-        return gc(
-            ctx,
-            dry_run=asked.dry_run,
-            orphans=asked.orphans,
-            unused=asked.unused,
-            age=asked.age,
-        )
+        return gc(ctx, asked)
 
 
 @router.get("/audit", operation_id="listAudit", response_model=page(AuditEntry))

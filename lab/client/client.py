@@ -19,6 +19,7 @@ from lab.config.labfile import KEYS, LabValues, merge
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
@@ -54,7 +55,6 @@ _POWER: Mapping[Action, type[Power]] = {
     "kill": StopLab,
 }
 
-_GC = 3600.0
 _FINAL = ("stopped", "failed", "removing", "unrecorded")
 """States that do not change by waiting."""
 
@@ -301,18 +301,10 @@ class Client:
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
 
-    def gc(
-        self,
-        *,
-        dry_run: bool = False,
-        orphans: bool = False,
-        unused: bool = False,
-        age: float = 0.0,
-    ) -> GcReport:
-        """Remove what `lab gc` removes; for administrators. ``age``: seconds, for ``unused``."""
-        body = {"dry_run": dry_run, "orphans": orphans, "unused": unused, "age": age}
-        answer = self._wire.ask("POST", "/v1/host/gc", body=body, allow=_GC)
-        return read(answer.body, GcReport)
+    def gc(self, **fields: Any) -> GcReport:
+        """Remove what `lab gc` removes, for admins; ``fields``: those of ``CollectGarbage``."""
+        found: GcReport = self.run(CollectGarbage(**settable(CollectGarbage, fields)))
+        return found
 
     def ca(self) -> str:
         """The CA certificate of the database servers, as PEM."""

@@ -14,6 +14,7 @@ from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
@@ -32,6 +33,7 @@ from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.catalog import ImageView, TemplateView
 from lab.views.datasets import DatasetView
+from lab.views.host import GcReport
 from lab.views.labs import Lab
 from lab.views.snapshots import Pruned, SnapshotView
 from lab.wait import Deadline, attempts
@@ -39,6 +41,8 @@ from lab.wait import Deadline, attempts
 _LIMITED = 10.0
 """Seconds of retries, while the token has too many requests, to find the job of a request."""
 _UNDO = 120.0
+_GC = 3600.0
+"""Seconds for the answer of a garbage collection, which is no job."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,11 @@ def _pruned(sent: Sent, _: Request) -> list[str]:
     return labels.split(",") if labels else []
 
 
+def _collected(sent: Sent, _: Request) -> GcReport:
+    answer = sent.wire.ask(sent.method, sent.path, body=sent.body or {}, allow=_GC)
+    return read(answer.body, GcReport)
+
+
 def _image(sent: Sent, _: Request) -> ImageView:
     return read(_built(sent, "images"), ImageView)
 
@@ -276,5 +285,6 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     CreateDataset: ("POST", lambda _: ("datasets",), _dataset),
     RefreshDataset: ("POST", lambda r: ("datasets", r.name, "refresh"), _dataset),
     DeleteDataset: ("DELETE", lambda r: ("datasets", r.which), _dataset_removed),
+    CollectGarbage: ("POST", lambda _: ("host", "gc"), _collected),
 }
 """The method and the path of each request, and what becomes of its answer."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.lifecycle.core.context import Context
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
@@ -28,6 +29,7 @@ from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 if TYPE_CHECKING:
     from lab.views.catalog import ImageView, TemplateView
     from lab.views.datasets import DatasetView
+    from lab.views.host import GcReport
     from lab.views.labs import LabView
     from lab.views.snapshots import SnapshotView
 
@@ -150,6 +152,12 @@ def _delete_dataset(ctx: Context, asked: DeleteDataset, _: float) -> bool:
     return dataset.remove(ctx, asked.which, defer=asked.defer)
 
 
+def _collect_garbage(ctx: Context, asked: CollectGarbage, _: float) -> GcReport:
+    from lab.lifecycle.host.gc import gc
+
+    return gc(ctx, asked)
+
+
 VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     CreateLab: _create,
     EnsureLab: _ensure,
@@ -170,5 +178,6 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     CreateDataset: _create_dataset,
     RefreshDataset: _refresh_dataset,
     DeleteDataset: _delete_dataset,
+    CollectGarbage: _collect_garbage,
 }
 """The verb of each request, with the seconds that nodes may take to get ready."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
-    from lab.views.host import Finding, GcReport, HostView
+    from lab.views.host import Finding, HostView
     from lab.views.labs import LabStatus, LabView, Preview
     from lab.views.snapshots import SnapshotView
 
@@ -129,12 +129,6 @@ class LocalSession:
         from lab.lifecycle.snapshots import snapshot
 
         snapshot.remove(self._context, name, labels, force=force)
-
-    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
-        """See Session."""
-        from lab.lifecycle.host.gc import gc
-
-        return gc(self._context, dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

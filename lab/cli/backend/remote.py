@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
-    from lab.views.host import GcReport
     from lab.views.labs import LabStatus, LabView, Preview
     from lab.views.snapshots import SnapshotView
 
@@ -144,10 +143,6 @@ class RemoteSession:
             ages.setdefault(view.name, age)
         for label in sorted(labels, key=lambda label: ages.get(label, 0)):
             self._client.snapshots.remove(name, label, force=force, listener=self._hear)
-
-    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
-        """See Session."""
-        return self._client.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lab.observe.ways import NodeResults, Rows
     from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+    from lab.requests.host import CollectGarbage
     from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
     from lab.requests.labs import (
         BranchLab,
@@ -84,6 +85,8 @@ class Session(Protocol):
     def run(self, request: CreateDataset | RefreshDataset) -> DatasetView: ...
     @overload
     def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
+    @overload
+    def run(self, request: CollectGarbage) -> GcReport: ...
 
     def preview(self, request: CreateLab) -> Preview:
         """What the request would create, and from which image and template."""
@@ -114,9 +117,6 @@ class Session(Protocol):
 
     def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
         """Remove snapshots of a lab; ``force``: protected ones as well."""
-
-    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
-        """Remove expired labs and leftovers; ``age``: seconds, for ``unused``."""
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

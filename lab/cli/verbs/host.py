@@ -75,14 +75,17 @@ def gc(
     output: flags.Output = "table",
 ) -> None:
     """Remove expired labs and leftovers of interrupted commands."""
+    from lab.requests.host import CollectGarbage
+
     app = app_of(ctx)
     how = parse_format(output)
     if older_than and not unused:
         raise InvalidSpec("--older-than requires --unused", hint="lab gc --unused --older-than 30d")
     age = flags.duration("--older-than", older_than) if older_than else 0.0
+    asked = CollectGarbage(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
     with app.open() as session:
         app.if_interrupted("`lab gc` again removes the rest")
-        report = session.gc(dry_run=dry_run, orphans=orphans, unused=unused, age=age)
+        report = session.run(asked)
     if how == "table" and not (report.removed or report.left or report.snapshots):
         app.say("nothing to remove")
         return

@@ -32,6 +32,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, OwnerKind
+from lab.requests.host import ORDINARY, CollectGarbage
 from lab.state.records import ImageRecord
 from lab.storage import clone_lock
 from lab.views.host import GcReport
@@ -47,34 +48,26 @@ Task = tuple[Owner, str]
 """An owner to remove, and why."""
 
 
-def gc(
-    ctx: Context,
-    *,
-    dry_run: bool = False,
-    orphans: bool = False,
-    unused: bool = False,
-    age: float = 0.0,
-) -> GcReport:
-    """Remove what expired or was left over; ``orphans``: unrecorded things with our tags too.
+def gc(ctx: Context, asked: CollectGarbage = ORDINARY) -> GcReport:
+    """Remove what expired or was left over, and what else is asked for.
 
-    ``unused``: also images and templates that no request would use any more, and that were
-    not used for ``age`` seconds; they are only reported otherwise. ``dry_run`` only reports what
-    would be removed. Nothing that a running command works on is touched.
+    Images and templates that no request would use any more, and things with our tags that are not
+    recorded, are only reported otherwise. Nothing that a running command works on is touched.
     """
     found = list(tasks(ctx))
     left: list[str] = []
     for owner in _unrecorded(ctx):
-        if orphans:
+        if asked.orphans:
             found.append((owner, _UNRECORDED))
         else:
             left.append(f"{owner}: not recorded; `lab gc --orphans` or `lab down` removes it")
-    for owner in catalog.unused(ctx, time.time() - age):
-        if unused:
+    for owner in catalog.unused(ctx, time.time() - asked.age):
+        if asked.unused:
             found.append((owner, _UNUSED))
         else:
             left.append(f"{owner}: {_UNUSED}; `lab gc --unused` removes it")
-    report = perform(ctx, found, dry_run=dry_run)
-    if dry_run:
+    report = perform(ctx, found, dry_run=asked.dry_run)
+    if asked.dry_run:
         return GcReport(report.removed, (*report.left, *left))
     # Labs whose removal waited for a branch that is gone now, and so on.
     while waited := [task for task in tasks(ctx) if task not in found]:

@@ -32,6 +32,7 @@ from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.requests.archives import Destination, ImportOptions
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
 from lab.requests.request import Request
@@ -123,6 +124,8 @@ class FakeSession:
             found = self._deleted(request.lab)
         elif isinstance(request, Power | Promote):
             found = self._find(request.lab)
+        elif isinstance(request, CollectGarbage):
+            found = self._world.gc_report
         return found
 
     def _deleted(self, name: str) -> bool:
@@ -192,10 +195,6 @@ class FakeSession:
 
     def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
         self._called("remove_snapshots", name, list(labels), force=force)
-
-    def gc(self, *, dry_run: bool, orphans: bool, unused: bool, age: float) -> GcReport:
-        self._called("gc", dry_run=dry_run, orphans=orphans, unused=unused, age=age)
-        return self._world.gc_report
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

@@ -18,6 +18,7 @@ from lab.errors import (
     NotFound,
     NotReady,
 )
+from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
@@ -125,10 +126,10 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
                 {"timeout": 300.0},
             ],
         ),
-        ("gc", [{"dry_run": False, "orphans": False, "unused": False, "age": 0.0}]),
+        ("gc", [CollectGarbage()]),
         (
             "gc --dry-run --orphans --unused --older-than 2h",
-            [{"dry_run": True, "orphans": True, "unused": True, "age": 7200.0}],
+            [CollectGarbage(dry_run=True, orphans=True, unused=True, age=7200.0)],
         ),
         ("image build mariadb --rebuild", [BuildImage(recipe="mariadb", rebuild=True)]),
         ("image show mariadb", ["mariadb"]),
@@ -351,7 +352,7 @@ LEFT = {
     "dataset rm shop": ("DeleteDataset", "`lab dataset rm shop` again removes the rest"),
     "template rm fee": ("DeleteTemplate", "`lab template rm fee` again removes the rest"),
     "image rm mariadb": ("DeleteImage", "`lab image rm mariadb` again removes the rest"),
-    "gc": ("gc", "`lab gc` again removes the rest"),
+    "gc": ("CollectGarbage", "`lab gc` again removes the rest"),
 }
 
 

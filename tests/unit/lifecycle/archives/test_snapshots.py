@@ -37,6 +37,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
 from lab.requests.archives import Destination, ImportOptions
+from lab.requests.host import CollectGarbage
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import ImportSnapshot, TakeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
@@ -47,6 +48,8 @@ from tests.support.exchange_world import Side, as_it_was, import_options, read, 
 from tests.support.lifecycle_world import Hook, at, ignore, named, nothing, raising
 from tests.unit.lifecycle.archives.test_exchange import STORES
 from tests.unit.lifecycle.promises.test_killed import sweep
+
+UNUSED = CollectGarbage(unused=True)
 
 LATER = 1000.0
 
@@ -393,12 +396,12 @@ def test_the_template_stays_as_long_as_its_lab(here: Side, there: Side) -> None:
     taken(here)
     key = imported(there, exported(here)).template or ""
     with there.open() as ctx:
-        assert gc(ctx, unused=True).removed == ()
+        assert gc(ctx, UNUSED).removed == ()
         with pytest.raises(Conflict, match="is used by shop"):
             template.remove(ctx, key)
         down(ctx, "shop")
         assert [view.use for view in templates(ctx)] == ["unused"]
-        assert any(f"template:{key}" in line for line in gc(ctx, unused=True).removed)
+        assert any(f"template:{key}" in line for line in gc(ctx, UNUSED).removed)
         assert templates(ctx) == []
 
 

@@ -35,6 +35,7 @@ from lab.names import Owner
 from lab.paths import PRIVATE, make_directory
 from lab.progress import ByteProgress, Event
 from lab.requests.datasets import CreateDataset
+from lab.requests.host import CollectGarbage
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
@@ -312,7 +313,7 @@ def test_removal(ctx: Context, dump: Path) -> None:
         dataset.remove(ctx, "shop@1")
     with pytest.raises(Conflict, match=r"dataset shop@1, dataset shop@2"):
         image.remove(ctx, "mariadb")
-    assert gc(ctx, unused=True).removed == ()
+    assert gc(ctx, CollectGarbage(unused=True)).removed == ()
     with pytest.raises(Conflict, match=r"shop@1 is used by the lab a") as refused:
         dataset.remove(ctx, "shop")
     assert "--defer" in refused.value.hint

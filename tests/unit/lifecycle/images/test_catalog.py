@@ -12,8 +12,11 @@ from lab.lifecycle.host import catalog
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.nodes.inspect import lab
+from lab.requests.host import CollectGarbage
 from lab.views.catalog import Use
 from tests.support.lifecycle_world import World, make_lab, make_template
+
+UNUSED = CollectGarbage(unused=True)
 
 
 def uses(ctx: Context) -> list[Use]:
@@ -32,7 +35,7 @@ def test_what_the_next_lab_is_made_of_is_current(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         assert uses(ctx) == ["current", "current"]
-        assert gc(ctx, unused=True).removed == ()
+        assert gc(ctx, UNUSED).removed == ()
         made = catalog.images(ctx)[0].used_at
         make_lab(ctx)
         (template,), (image,) = catalog.templates(ctx), catalog.images(ctx)
@@ -48,17 +51,17 @@ def test_another_qemu_leaves_a_template_behind(world: World) -> None:
     world.version = "2"
     with world.open() as ctx:
         assert uses(ctx) == ["stale", "current"]
-        assert gc(ctx, unused=True).removed == ()
+        assert gc(ctx, UNUSED).removed == ()
         assert lab(ctx, "shop").state == "ready"
         down(ctx, "shop")
         assert uses(ctx) == ["unused", "current"]
         (line,) = gc(ctx).left
         assert "lab gc --unused" in line
         assert uses(ctx) == ["unused", "current"]
-        assert gc(ctx, unused=True, age=3600.0).removed == ()
-        (planned,) = gc(ctx, unused=True, dry_run=True).removed
+        assert gc(ctx, CollectGarbage(unused=True, age=3600.0)).removed == ()
+        (planned,) = gc(ctx, CollectGarbage(unused=True, dry_run=True)).removed
         assert uses(ctx) == ["unused", "current"]
-        report = gc(ctx, unused=True)
+        report = gc(ctx, UNUSED)
         assert report.removed == (planned,)
         assert report.left == ()
         assert uses(ctx) == ["current"]
@@ -71,10 +74,10 @@ def test_an_image_goes_with_its_templates(world: World) -> None:
         make_lab(ctx)
     with split(world) as ctx:
         assert uses(ctx) == ["stale", "stale"]
-        assert gc(ctx, unused=True).removed == ()
+        assert gc(ctx, UNUSED).removed == ()
         down(ctx, "shop")
         assert uses(ctx) == ["unused", "stale"]
-        assert [line.partition(":")[0] for line in gc(ctx, unused=True).removed] == [
+        assert [line.partition(":")[0] for line in gc(ctx, UNUSED).removed] == [
             "template", "image",
         ]  # fmt: skip
         assert uses(ctx) == []

@@ -9,7 +9,10 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.up import up
 from lab.names import GuestName
+from lab.requests.host import CollectGarbage
 from tests.support.lifecycle_world import World, named
+
+DRY_RUN = CollectGarbage(dry_run=True)
 
 
 def _rotated(ctx: Context, guest: str) -> list[Path]:
@@ -37,7 +40,7 @@ def test_logs_of_guests_that_nobody_knows_are_found(world: World) -> None:
     with world.open() as ctx:
         up(ctx, named("shop"))
         lost, kept = _rotated(ctx, "lab-gone-n1"), _rotated(ctx, "lab-shop-n1")
-        assert not [line for line in gc(ctx, dry_run=True).removed if "console log" in line]
+        assert not [line for line in gc(ctx, DRY_RUN).removed if "console log" in line]
         report = gc(ctx)
         assert [line for line in report.removed if "console log" in line] == [
             f"console log {path}" for path in sorted(lost)

@@ -24,6 +24,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import personalise
 from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.names import Owner
+from lab.requests.host import CollectGarbage
 from lab.requests.labs import RollBack
 from lab.state.store import Store
 from lab.views.labs import LabView
@@ -132,7 +133,7 @@ def test_a_port_that_a_program_took_meanwhile_is_given_up(world: World, listens:
 def test_gc_asks_for_what_leads_nowhere_to_be_removed(world: World) -> None:
     asked: list[str] = []
     with world.open(asked.append) as ctx:
-        gc(ctx, dry_run=True)
+        gc(ctx, CollectGarbage(dry_run=True))
         assert "hypervisor.forget" not in asked
         gc(ctx)
         assert "hypervisor.forget" in asked

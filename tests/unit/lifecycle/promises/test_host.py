@@ -22,6 +22,7 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
+from lab.requests.host import CollectGarbage
 from lab.requests.labs import RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import GIB
@@ -84,7 +85,7 @@ def test_the_state_file_is_lost(world: World) -> None:
         assert labs(ctx) == []
         with pytest.raises(NotFound):
             down(ctx, "shop")
-        gc(ctx, orphans=True)
+        gc(ctx, CollectGarbage(orphans=True))
         assert ctx.storage.volumes() == []
         assert up(ctx, named("shop")).state == "ready"
 
@@ -94,7 +95,7 @@ def test_a_directory_is_all_that_is_left(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         before = world.there()
-        for remove in (lambda: down(ctx, "shop"), lambda: gc(ctx, orphans=True)):
+        for remove in (lambda: down(ctx, "shop"), lambda: gc(ctx, CollectGarbage(orphans=True))):
             ctx.home.create_directory(Owner("lab", "shop"))
             assert [(view.name, view.state) for view in labs(ctx)] == [("shop", "unrecorded")]
             assert any("lab:shop" in line for line in gc(ctx).left)
@@ -106,7 +107,7 @@ def test_a_directory_is_all_that_is_left(world: World) -> None:
         ctx.home.create_directory(Owner("image", "mariadb-cafe"))
         (ctx.home.labs / "Not a lab").mkdir()
         assert len(gc(ctx).left) == 2
-        assert len(gc(ctx, orphans=True).removed) == 2
+        assert len(gc(ctx, CollectGarbage(orphans=True)).removed) == 2
     assert world.there() == before
 
 

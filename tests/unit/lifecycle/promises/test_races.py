@@ -21,6 +21,7 @@ from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.locks.named import lock
+from lab.requests.host import CollectGarbage
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import (
@@ -87,7 +88,7 @@ def test_gc_beside_up_leaves_it_alone(world: World) -> None:
     def collect(_: str) -> None:
         if threading.current_thread() is threading.main_thread() and not removed:
             with world.open() as other:
-                removed.extend(gc(other, orphans=True).removed)
+                removed.extend(gc(other, CollectGarbage(orphans=True)).removed)
 
     seen: list[str] = []
 
@@ -178,7 +179,7 @@ def test_gc_removes_what_expired(world: World) -> None:
         up(ctx, named("shop", ttl=60.0))
         up(ctx, named("kept"))
         ctx.store.labs.update("shop", expires_at=time.time() - 1)
-        assert "lab:shop" in gc(ctx, dry_run=True).removed[0]
+        assert "lab:shop" in gc(ctx, CollectGarbage(dry_run=True)).removed[0]
         assert len(labs(ctx)) == 2, "a dry run removes nothing"
         assert any("expired" in line for line in gc(ctx).removed)
         assert [view.name for view in labs(ctx)] == ["kept"]

@@ -24,6 +24,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots.snapshot import find, take
 from lab.names import FORMED, CaptureRef, Owner, VolumeName, template_ref
+from lab.requests.host import CollectGarbage
 from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.storage import VolumeSnapshot
@@ -205,7 +206,7 @@ def test_gc_removes_a_chain_from_its_end(world: World) -> None:
         parent = None
         for owner in chain:
             parent = cloned(ctx, owner, parent, FORMED)
-        report = gc(ctx, orphans=True)
+        report = gc(ctx, CollectGarbage(orphans=True))
         assert report.left == ()
         assert [line.rpartition(": ")[0] for line in report.removed] == [
             str(owner) for owner in reversed(chain)
