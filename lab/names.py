@@ -31,12 +31,18 @@ OwnerKind = Literal["lab", "template", "image"]
 FORMED = "formed"
 """The label of the one capture that a template is."""
 
+ByKey = Literal["image", "template"]
+"""What hosts keep by key, and export by that."""
+ArchiveKind = Literal["image", "template", "snapshot", "dataset"]
+"""What is in an archive; a snapshot is a template that was captured from a lab in use, a dataset an
+image with data."""
 LAB_NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 SNAPSHOT_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
 NODE_NAME = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
+ARGUMENT = r"^[^\x00]+$"
 PROJECT_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
 FORMS: Mapping[str, str] = {
     LAB_NAME: "a lower-case letter, then letters, digits and hyphens, at most"
@@ -46,6 +52,7 @@ FORMS: Mapping[str, str] = {
     DATASET: "a dataset such as shop, or a version such as shop@2",
     WORD: "letters, digits, dots, hyphens and underscores, at most 64",
     ENGINE: "a name such as mariadb, or a series such as mariadb:10.11",
+    ARGUMENT: "not empty, without a NUL",
     PROJECT_NAME: "up to 64 letters, digits, dots, hyphens, underscores and @",
 }
 """The patterns in the limits of requests, and what they mean."""

@@ -14,13 +14,31 @@ from importlib import import_module
 from itertools import pairwise
 from operator import or_
 from types import GenericAlias, UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from lab.api.http import units
-from lab.api.http.models import Page
 from lab.marks import Moment, Reach, defaults, marks
+
+T = TypeVar("T")
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a list. ``next``: the ``after`` that gets the next part; null: this is the last."""
+
+    items: list[T]
+    next: str | None = None
 
 
 class Answer(BaseModel):

@@ -22,9 +22,9 @@ from lab.requests import request as requests
 from lab.requests.datasets import CreateDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
-from lab.requests.labs import BranchLab, CreateLab, Promote, RollBack
+from lab.requests.labs import BranchLab, ChangeLab, CreateLab, Promote, RollBack, RunProgram
 from lab.requests.request import Mark, Request
-from lab.requests.snapshots import TakeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, TakeSnapshot
 from lab.requests.tokens import CreateToken
 
 R = TypeVar("R", bound=Request)
@@ -40,6 +40,9 @@ NAMES: Mapping[type[Request], str] = {
     CreateDataset: "DatasetRequest",
     CreateToken: "TokenRequest",
     CollectGarbage: "GcRequest",
+    ChangeLab: "LabPatch",
+    ChangeSnapshot: "SnapshotPatch",
+    RunProgram: "Command",
 }
 """What the OpenAPI document calls the body of a request."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from io import FileIO
 
 from fastapi import APIRouter, WebSocket
+from msgspec import structs
 
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
@@ -15,11 +17,11 @@ from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
 from lab.api.http.transfer import Transfer, Work
 from lab.api.http.websockets import serve_websocket
-from lab.exchange.header import ByKey
 from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_archive import import_archive
+from lab.names import ByKey
 from lab.progress import Listener
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import Destination, ExportArchive, ImportOptions
 from lab.views.archives import ExportView, ImportView
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
@@ -32,7 +34,7 @@ _BUFFER = 1 << 20
 @router.websocket("/images/archive")
 async def import_image(websocket: WebSocket, resume: bool = False) -> None:
     """Import an image."""
-    work = partial(_receive, core_of(websocket), "image", resume=resume)
+    work = partial(_receive, core_of(websocket), "image", ImportOptions(resume))
     await _serve(websocket, "importImage", work, incoming=True)
 
 
@@ -41,16 +43,16 @@ async def import_template(
     websocket: WebSocket, resume: bool = False, warm_only: bool = False, ram: bool = True
 ) -> None:
     """Import a template; without ``ram`` its RAM is left out, and its labs boot."""
-    work = partial(
-        _receive, core_of(websocket), "template", resume=resume, warm_only=warm_only, ram=ram
-    )
+    how = ImportOptions(resume, warm_only, ram)
+    work = partial(_receive, core_of(websocket), "template", how)
     await _serve(websocket, "importTemplate", work, incoming=True)
 
 
 @router.websocket("/images/{key}/archive")
 async def export_image(websocket: WebSocket, key: str, native: bool = False) -> None:
     """Export an image."""
-    work = partial(_send, core_of(websocket), "image", key, native=native)
+    asked = ExportArchive(kind="image", which=key, to=Destination(native=native))
+    work = partial(_send, core_of(websocket), asked)
     await _serve(websocket, "exportImage", work, incoming=False)
 
 
@@ -59,7 +61,9 @@ async def export_template(
     websocket: WebSocket, key: str, native: bool = False, image: bool = True, ram: bool = True
 ) -> None:
     """Export a template."""
-    work = partial(_send, core_of(websocket), "template", key, native=native, image=image, ram=ram)
+    to = Destination(native=native)
+    asked = ExportArchive(kind="template", which=key, to=to, image=image, ram=ram)
+    work = partial(_send, core_of(websocket), asked)
     await _serve(websocket, "exportTemplate", work, incoming=False)
 
 
@@ -74,36 +78,16 @@ async def _serve(websocket: WebSocket, action: str, work: Work, *, incoming: boo
     await serve_websocket(websocket, action, "admin", limit, lambda *_: nullcontext(), run)
 
 
-def _receive(
-    core: Core,
-    kind: ByKey,
-    file: int,
-    hear: Listener,
-    *,
-    resume: bool,
-    warm_only: bool = False,
-    ram: bool = True,
-) -> ImportView:
+def _receive(core: Core, kind: ByKey, how: ImportOptions, file: int, hear: Listener) -> ImportView:
     """Import the archive that is read from the file descriptor ``file``."""
     with os.fdopen(file, "rb", buffering=_BUFFER) as source, core.contexts.use(hear) as ctx:
-        return import_archive(ctx, kind, source, ImportOptions(resume, warm_only, ram))
+        return import_archive(ctx, kind, source, how)
 
 
-def _send(
-    core: Core,
-    kind: ByKey,
-    which: str,
-    file: int,
-    hear: Listener,
-    *,
-    native: bool,
-    image: bool = True,
-    ram: bool = True,
-) -> ExportView:
+def _send(core: Core, asked: ExportArchive, file: int, hear: Listener) -> ExportView:
     """Export to the file descriptor ``file``."""
     with os.fdopen(file, "wb", buffering=0) as to, core.contexts.use(hear) as ctx:
-        destination = Destination(native=native, sink=_Whole(to))
-        return export(ctx, kind, which, destination, image=image, ram=ram)
+        return export(ctx, structs.replace(asked, to=replace(asked.to, sink=_Whole(to))))
 
 
 class _Whole:

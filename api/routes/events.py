@@ -11,10 +11,9 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.eventlog import topic
 from lab.api.http import sse
-from lab.api.http.answers import Answer, page, paged
+from lab.api.http.answers import Answer, Page, page, paged
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Page
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
 from lab.views.jobs import EventView

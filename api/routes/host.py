@@ -8,16 +8,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
+from pydantic import BaseModel, Field
 
 from lab import host as machine
 from lab.api.core.admission import Need, need_of_lab
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
-from lab.api.http.answers import Answer, answer, model, page, paged
+from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Capacity, Host, Page, PoolView, Usage
 from lab.api.http.units import ID_LIMIT
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
@@ -26,6 +26,61 @@ from lab.state.records import LabWithNodes
 from lab.views.host import AuditEntry, GcReport
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
+
+
+class Capacity(BaseModel):
+    """What all labs together may use, and what they use; memory in bytes."""
+
+    total: int
+    used: int
+
+
+class PoolView(BaseModel):
+    """A warm pool. ``count``: how many labs it is to have; ``ready``: how many can be claimed."""
+
+    name: Annotated[str, Field(examples=["pxc"])]
+    blueprint: str
+    nodes: int
+    memory: Annotated[int, Field(description="Of a node, in bytes.")]
+    count: int
+    ready: int
+    hits: Annotated[
+        int, Field(description="Requests that it served since the service was started.")
+    ]
+    misses: Annotated[int, Field(description="Requests that found none of its labs ready.")]
+
+
+class Usage(BaseModel):
+    """What the labs of a project use; memory and processors: of those that are not stopped."""
+
+    project: str
+    labs: int
+    memory: Annotated[int, Field(description="In bytes.")]
+    processors: int
+
+
+class Host(BaseModel):
+    """The host's capabilities and capacity."""
+
+    hypervisor: str
+    accelerator: str
+    warm: bool
+    why_cold: str
+    storage: str
+    memory: Capacity
+    memory_available: Annotated[int, Field(description="In bytes.")]
+    ports: Capacity
+    processors: int
+    processors_used: Annotated[int, Field(description="Those of all running nodes.")]
+    space_free: Annotated[int, Field(description="In bytes.")]
+    space_total: Annotated[int, Field(description="In bytes.")]
+    labs: Annotated[int, Field(description="Without those in pools.")]
+    pooled: Annotated[int, Field(description="Labs in pools; what they use is counted, too.")]
+    projects: Annotated[
+        list[Usage], Field(description="Of the token's project; for administrators, of all.")
+    ]
+    waiting: Annotated[int, Field(description="Jobs that wait for room.")]
+    pools: list[PoolView]
 
 
 @router.get("/host", operation_id="getHost")

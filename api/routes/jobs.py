@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from lab.api.core.threads import Route, in_thread
-from lab.api.http.answers import Answer, answer, model, page, paged
+from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
-from lab.api.http.models import Page
 from lab.state.service import JobKind, JobState
 from lab.views.jobs import JobView
 

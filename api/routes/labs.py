@@ -22,7 +22,6 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, labs_listed
-from lab.api.http.models import LabPatch
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -34,7 +33,7 @@ from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
 from lab.names import LAB_NAME
 from lab.observe.states import ListedState
-from lab.requests.labs import CreateLab, DeleteLab
+from lab.requests.labs import ChangeLab, CreateLab, DeleteLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord
@@ -97,7 +96,7 @@ async def get(core: CoreOf, caller: Reader, name: Name, wait: Wait) -> Response:
 
 @router.patch("/{name}", operation_id="changeLab", response_model=model(Lab))
 def change(
-    core: CoreOf, caller: User, name: Name, asked: LabPatch, if_match: IfMatch = None
+    core: CoreOf, caller: User, name: Name, asked: FromBody[ChangeLab], if_match: IfMatch = None
 ) -> Response:
     """Set the lease of a lab from now on, its protection, or its limit of idle time."""
     with core.store.transaction():

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import anyio
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
@@ -19,7 +20,6 @@ from lab.api.core.threads import Route, in_thread
 from lab.api.http import sse
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import LogLines
 from lab.api.routes.events import Accept
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName
@@ -43,6 +43,12 @@ _ALIVE_EVERY = 15.0
 _CHECK_EVERY = 5.0
 """Seconds between two checks of the client's token."""
 _OVER = object()
+
+
+class LogLines(BaseModel):
+    """The last lines of a log."""
+
+    lines: list[str]
 
 
 @router.get(

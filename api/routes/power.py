@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
@@ -19,7 +19,6 @@ from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import JOB_DONE, Wait, Waiter, job_answer, job_done
-from lab.api.http.models import Command, Output
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
@@ -27,7 +26,7 @@ from lab.errors import CommandFailed, Forbidden
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.names import NODE_NAME
-from lab.requests.labs import Power, Promote, RestartLab, StartLab, StopLab
+from lab.requests.labs import Action, Promote, RunProgram, power
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.labs import NodeView
@@ -35,14 +34,12 @@ from lab.views.labs import NodeView
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 NodeName = Annotated[str, Path(pattern=NODE_NAME, examples=["n1"])]
-Action = Literal["start", "stop", "restart", "kill"]
-_POWER: Mapping[Action, type[Power]] = {
-    "start": StartLab,
-    "stop": StopLab,
-    "restart": RestartLab,
-    "kill": StopLab,
-}
-"""The request of an action."""
+
+
+class Output(BaseModel):
+    """The output of a program."""
+
+    stdout: str
 
 
 # Before the actions, one of which it would be taken for.
@@ -90,7 +87,7 @@ def get_node(core: CoreOf, caller: Reader, name: Name, node: NodeName) -> Answer
 
 @router.post("/nodes/{node}/exec", operation_id="execute", response_model=Output)
 async def execute(
-    core: CoreOf, caller: User, name: Name, node: NodeName, asked: Command
+    core: CoreOf, caller: User, name: Name, node: NodeName, asked: FromBody[RunProgram]
 ) -> Output | Response:
     """Run a program in a node as root, if the service's settings allow it.
 
@@ -126,7 +123,7 @@ def check_execute(core: Core) -> None:
         raise Forbidden("access into nodes is disabled: execute = false in [serve]")
 
 
-def _execute(core: Core, caller: Caller, name: str, node: str, asked: Command) -> Output:
+def _execute(core: Core, caller: Caller, name: str, node: str, asked: RunProgram) -> Output:
     caller.lab(core, name)
     with core.contexts.use() as ctx:
         stdin = asked.stdin.encode(errors="replace")
@@ -150,9 +147,7 @@ def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Actio
     with core.contexts.use() as ctx:
         if node:
             inspect.node_of(ctx, name, node)
-    request = _POWER[action](
-        lab=name, created_at=record.created_at, node=node, force=action == "kill"
-    )
+    request = power(action, lab=name, created_at=record.created_at, node=node)
     return submit(jobs, new_job(caller.token, request, project=record.project))
 
 

@@ -17,7 +17,6 @@ from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import JOB_DONE, Key, Wait, job_answer, job_done
-from lab.api.http.models import Asked
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
@@ -26,7 +25,7 @@ from lab.lifecycle.nodes import inspect
 from lab.lifecycle.snapshots import snapshot
 from lab.names import SNAPSHOT_LABEL
 from lab.requests.labs import RollBack
-from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.snapshots import Pruned, SnapshotView
@@ -35,12 +34,6 @@ from lab.views.tree import descent
 router = APIRouter(prefix="/v1/labs/{name}", tags=["snapshots"], route_class=Route)
 
 Label = Annotated[str, Path(pattern=SNAPSHOT_LABEL, examples=["manual.20261121t110000"])]
-
-
-class SnapshotPatch(Asked):
-    """Changes of a snapshot."""
-
-    protected: bool
 
 
 @router.get("/snapshots", operation_id="listSnapshots", response_model=many(SnapshotView))
@@ -95,7 +88,9 @@ async def prune(core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
 @router.patch(
     "/snapshots/{label}", operation_id="changeSnapshot", response_model=model(SnapshotView)
 )
-def change(core: CoreOf, caller: User, name: Name, label: Label, asked: SnapshotPatch) -> Answer:
+def change(
+    core: CoreOf, caller: User, name: Name, label: Label, asked: FromBody[ChangeSnapshot]
+) -> Answer:
     """Change the protection of a snapshot, by its label or its name (the newest of it)."""
     caller.lab(core, name)
     with core.contexts.use() as ctx:

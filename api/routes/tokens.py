@@ -9,11 +9,10 @@ from fastapi import APIRouter, Path, Query, Response
 
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
-from lab.api.http.answers import Answer, answer, model, page, paged
+from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.models import Page
 from lab.api.jobs import quota
 from lab.errors import NotFound
 from lab.lifecycle.service import token as tokens

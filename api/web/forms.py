@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec.structs import replace
 from pydantic import ValidationError
 
 from lab.api.http import bodies
-from lab.api.http.models import LabPatch
 from lab.api.http.units import OURS
 from lab.blueprints import BLUEPRINTS, blueprint
 from lab.errors import InvalidSpec
 from lab.options import Options
+from lab.requests import request
 from lab.requests.datasets import CreateDataset
 from lab.requests.images import BuildImage
-from lab.requests.labs import BranchLab, CreateLab, RollBack
+from lab.requests.labs import BranchLab, ChangeLab, CreateLab, RollBack
 from lab.requests.request import Request
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import parse_duration
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Request)
 
-_READ: Mapping[str, Callable[[str], Any]] = {
-    "protected": lambda text: text == "yes",
-    "rebuild": lambda text: text == "yes",
-    "disks_only": lambda text: text == "yes",
-    "cold": lambda text: text == "yes",
-    "shared": lambda text: text == "yes",
-}
 _SNAPSHOT = ("name", "ttl", "disks_only", "protected")
 _BRANCH = ("branch_name", "at", "count", "branch_ttl")
 _DATASET = ("name", "source", "keep", "shared")
@@ -191,11 +182,9 @@ def key_of(fields: Mapping[str, str]) -> str | None:
     return f"page-{fields['key'][:64]}" if fields.get("key") else None
 
 
-def lab_patch(fields: Mapping[str, str]) -> LabPatch:
+def lab_changes(fields: Mapping[str, str]) -> ChangeLab:
     """The changes of a lab in a form; raises InvalidForm."""
-    asked = _read(
-        LabPatch.model_validate, {k: v for k, v in fields.items() if k in ("ttl", "protected")}
-    )
+    asked = _request(ChangeLab, {k: v for k, v in fields.items() if k in ("ttl", "protected")})
     if asked.ttl is asked.protected is None:
         raise InvalidForm({"ttl": "a duration such as 1h is needed"})
     return asked
@@ -203,14 +192,13 @@ def lab_patch(fields: Mapping[str, str]) -> LabPatch:
 
 def _request(kind: type[R], said: Mapping[str, str], *, prefix: str = "") -> R:
     """The fields of a form as a request; ``prefix`` is removed from names that have it."""
-    return _read(partial(bodies.read, kind), said, prefix=prefix)
-
-
-def _read(make: Callable[[dict[str, Any]], T], said: Mapping[str, str], *, prefix: str = "") -> T:
     names = {field.removeprefix(prefix): field for field in said}
-    asked = {name: _READ.get(name, str)(said[field].strip()) for name, field in names.items()}
+    types = request.fields(kind)
+    checks = {name for name in names if bool in (types[name], *get_args(types[name]))}
+    typed = {name: said[field].strip() for name, field in names.items()}
+    asked = {name: text == "yes" if name in checks else text for name, text in typed.items()}
     try:
-        return make(asked)
+        return bodies.read(kind, asked)
     except ValidationError as error:
         wrong: dict[str, str] = {}
         for one in error.errors():

@@ -82,7 +82,7 @@ def change(
     """Extend the lease of a lab, or change its protection."""
 
     def act() -> str:
-        labs.change(core, caller, name, forms.lab_patch(fields))
+        labs.change(core, caller, name, forms.lab_changes(fields))
         return f"/labs/{name}"
 
     return pages.done(act, partial(lab_page, request, core, caller, name, typed=fields))

@@ -16,7 +16,6 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.routes.labs import Name
 from lab.api.routes.logs import Lines, Source, last_lines
 from lab.api.routes.power import (
-    Action,
     NodeName,
     submit_power,
     submit_promote,
@@ -25,7 +24,7 @@ from lab.api.web import pages
 from lab.api.web.labs import lab_page
 from lab.api.web.request import Fields, PageRoute, UseAccess
 from lab.errors import LabError, NotFound
-from lab.requests.labs import Promote
+from lab.requests.labs import Action, Promote
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
 

@@ -13,10 +13,11 @@ from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.routes import branches, snapshots
 from lab.api.routes.labs import Name
-from lab.api.routes.snapshots import Label, SnapshotPatch
+from lab.api.routes.snapshots import Label
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
+from lab.requests.snapshots import ChangeSnapshot
 
 router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)
 
@@ -60,7 +61,7 @@ def protect(
     """Protect a snapshot from removal, or end its protection."""
 
     def act() -> str:
-        asked = SnapshotPatch(protected=fields.get("protected") == "yes")
+        asked = ChangeSnapshot(protected=fields.get("protected") == "yes")
         snapshots.change(core, caller, name, label, asked)
         return f"/labs/{name}/snapshots"
 

@@ -361,10 +361,11 @@ def expand(verb: Callable[..., T]) -> Callable[..., T]:
 
 def creation_of(spec: LabSpec, creation: Creation, *, exist_ok: bool = False) -> CreateLab:
     """The request for a lab; ``exist_ok``: or for the one that exists already."""
-    from lab.requests.labs import CreateLab, EnsureLab
+    from lab.requests.labs import ClusterRequest, CreateLab, EnsureLab
 
-    kind = EnsureLab if exist_ok else CreateLab
-    return kind.of(spec, cold=creation.cold, keep_failed=creation.keep_failed)
+    own = set(CreateLab.__struct_fields__) - set(ClusterRequest.__struct_fields__)
+    said = {flag: value for flag, value in vars(creation).items() if flag in own}
+    return (EnsureLab if exist_ok else CreateLab).of(spec, **said)
 
 
 def wanted(

@@ -6,8 +6,9 @@ import json
 import queue
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Any, BinaryIO, TypeVar
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from websockets.exceptions import ConnectionClosed
@@ -17,9 +18,10 @@ from lab.client.models import read
 from lab.client.problem import error_of
 from lab.client.tunnel import open_socket
 from lab.errors import HostUnfit
+from lab.exchange import files
 from lab.exchange.frames import Sink
-from lab.exchange.header import ByKey
 from lab.progress import Event, Listener, ignore
+from lab.requests.archives import ExportArchive, ImportArchive
 from lab.views.archives import ExportView, ImportView
 
 T = TypeVar("T")
@@ -35,50 +37,40 @@ class Archives:
         self._url = url
         self._token = token
 
-    def fetch(
-        self,
-        kind: ByKey,
-        which: str,
-        to: AbstractContextManager[Sink],
-        *,
-        native: bool = False,
-        image: bool = True,
-        ram: bool = True,
-        listener: Listener = ignore,
-    ) -> ExportView:
+    def fetch(self, asked: ExportArchive, *, listener: Listener = ignore) -> ExportView:
         """Write the archive of an image or a template, as ``lab image export`` does.
 
-        ``to``: opened when the first bytes arrive, such as a file.
+        A file is made when the first bytes arrive.
         """
-        asked = {"native": native}
-        asked |= {"image": image, "ram": ram} if kind == "template" else {}
-        with self._open(kind, which, "archive", asked=asked) as connection, ExitStack() as held:
+        to, flags = asked.to, {"native": asked.to.native}
+        if asked.kind == "template":
+            flags |= {"image": asked.image, "ram": asked.ram}
+        target = nullcontext(to.sink) if to.sink else files.target(to.where, resume=to.resume)
+        with (
+            self._open(asked.kind, asked.which, "archive", asked=flags) as connection,
+            ExitStack() as held,
+        ):
             sink: Sink | None = None
             with suppress(ConnectionClosed):
                 for message in connection:
                     if isinstance(message, bytes):
-                        sink = sink or held.enter_context(to)
+                        sink = sink or held.enter_context(target)
                         sink.write(message)
                     elif (done := heard(message, listener)) is not None:
-                        return read(done, ExportView)
+                        return replace(read(done, ExportView), to=to.where)
             raise broken(connection)
 
-    def send(
-        self,
-        kind: ByKey,
-        source: BinaryIO,
-        *,
-        resume: bool = False,
-        warm_only: bool = False,
-        ram: bool = True,
-        listener: Listener = ignore,
-    ) -> ImportView:
-        """Have the service import the archive that ``source`` gives; ``ram``: with its RAM."""
-        asked = {"resume": resume}
-        asked |= {"warm_only": warm_only, "ram": ram} if kind == "template" else {}
+    def send(self, asked: ImportArchive, *, listener: Listener = ignore) -> ImportView:
+        """Have the service import the archive of an image or a template."""
+        how, flags = asked.how, {"resume": asked.how.resume}
+        if asked.kind == "template":
+            flags |= {"warm_only": how.warm_only, "ram": how.ram}
         messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        some = getattr(source, "read1", source.read)  # a pipe's data as it arrives
-        with self._open(kind, "archive", asked=asked) as connection:
+        with (
+            files.source(asked.where) as source,
+            self._open(asked.kind, "archive", asked=flags) as connection,
+        ):
+            some = getattr(source, "read1", source.read)  # a pipe's data as it arrives
             threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
             done = None
             with suppress(ConnectionClosed):  # the last message has the reason
@@ -93,7 +85,7 @@ class Archives:
                 return read(done, ImportView)
             raise broken(connection)
 
-    def _open(self, kind: ByKey, *path: str, asked: Mapping[str, bool]) -> Connection:
+    def _open(self, kind: str, *path: str, asked: Mapping[str, bool]) -> Connection:
         query = urlencode({name: str(value).lower() for name, value in asked.items()})
         return open_socket(self._url, self._token, f"{kind}s", *path, query=query)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lab.client import credentials
 from lab.client.ca import check_pem
@@ -22,15 +22,15 @@ from lab.progress import Listener
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
+    Action,
     BranchLab,
+    ChangeLab,
     CreateLab,
     DeleteLab,
-    Power,
     Promote,
-    RestartLab,
     RollBack,
-    StartLab,
-    StopLab,
+    RunProgram,
+    power,
 )
 from lab.requests.request import Request, body_of
 from lab.schedule import ORIGIN
@@ -46,14 +46,6 @@ if TYPE_CHECKING:
     from lab.client.archives import Archives
     from lab.client.datasets import Datasets
     from lab.client.tokens import Tokens
-
-Action = Literal["start", "stop", "restart", "kill"]
-_POWER: Mapping[Action, type[Power]] = {
-    "start": StartLab,
-    "stop": StopLab,
-    "restart": RestartLab,
-    "kill": StopLab,
-}
 
 _FINAL = ("stopped", "failed", "removing", "unrecorded")
 """States that do not change by waiting."""
@@ -172,12 +164,11 @@ class Client:
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
-        return read_lab(self._wire.ask("PATCH", path_of("labs", name), body={"ttl": ttl}).body)
+        return self._changed(ChangeLab(lab=name, ttl=ttl))
 
     def protect(self, name: str, *, protected: bool = True) -> Lab:
         """Protect a lab from removal without force, or end that; raises NotFound."""
-        body = {"protected": protected}
-        return read_lab(self._wire.ask("PATCH", path_of("labs", name), body=body).body)
+        return self._changed(ChangeLab(lab=name, protected=protected))
 
     def heartbeat(self, name: str) -> Lab:
         """Send a heartbeat; raises NotFound, and Conflict if the lab was created without."""
@@ -217,7 +208,7 @@ class Client:
 
         Raises NotFound, Conflict, NotReady.
         """
-        asked = _POWER[action](lab=name, node=node, force=action == "kill")
+        asked = power(action, lab=name, node=node)
         found: Lab = self.run(asked, timeout=timeout, listener=listener)
         return found
 
@@ -285,7 +276,7 @@ class Client:
 
         Raises NotFound, Forbidden, CommandFailed (with its status), NotReady.
         """
-        body = {"argv": list(argv), "stdin": stdin, "timeout": timeout}
+        body = body_of(RunProgram(argv=tuple(argv), stdin=stdin, timeout=timeout))
         path = path_of("labs", name, "nodes", node, "exec")
         answer = self._wire.ask("POST", path, body=body, allow=timeout)
         return str(read(answer.body, dict[str, Any]).get("stdout", ""))
@@ -387,6 +378,10 @@ class Client:
     def remove_template(self, key: str, *, listener: Listener | None = None) -> None:
         """Remove a template, for admins; raises NotFound, Conflict (in use)."""
         self.run(DeleteTemplate(key=key), listener=listener)
+
+    def _changed(self, asked: ChangeLab) -> Lab:
+        path = path_of("labs", asked.lab)
+        return read_lab(self._wire.ask("PATCH", path, body=body_of(asked)).body)
 
     def _made(self, name: str, wait: float) -> Lab:
         """A lab, once its creation has ended, or as it is after ``wait`` seconds."""

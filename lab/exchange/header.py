@@ -16,14 +16,8 @@ from msgspec import Meta
 
 from lab.errors import InvalidSpec
 from lab.exchange.frames import LIMIT, Version
+from lab.names import ArchiveKind
 from lab.spec import NODES_LIMIT, NodeSize
-
-ByKey = Literal["image", "template"]
-"""What hosts keep by key, and export by that."""
-
-Kind = Literal["image", "template", "snapshot", "dataset"]
-"""What is in an archive; a snapshot is a template that was captured from a lab in use, a dataset an
-image with data."""
 
 Form = Literal["sparse", "changes", "stream"]
 """Bytes, zeros left out; what a volume changed of its image's; a stream of the storage."""
@@ -190,7 +184,7 @@ class Header:
         return self.template.key if self.template else self.image.key
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ArchiveKind:
         """What is in the archive."""
         if self.template is None:
             return "dataset" if self.image.dataset else "image"

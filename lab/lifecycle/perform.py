@@ -5,10 +5,13 @@ Each verb is imported when it is called: a command does not wait for what only o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lab.lifecycle.core.context import Context
+from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -27,6 +30,8 @@ from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 
 if TYPE_CHECKING:
+    from lab.exchange.talk import Speaker
+    from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import ImageView, TemplateView
     from lab.views.datasets import DatasetView
     from lab.views.host import GcReport
@@ -152,6 +157,37 @@ def _delete_dataset(ctx: Context, asked: DeleteDataset, _: float) -> bool:
     return dataset.remove(ctx, asked.which, defer=asked.defer)
 
 
+def _export(ctx: Context, asked: ExportArchive, _: float) -> ExportView:
+    from lab.lifecycle.archives import export, snapshot_archive
+
+    if asked.kind == "snapshot":
+        return snapshot_archive.export_snapshot(ctx, asked)
+    return export.export(ctx, asked)
+
+
+def _import(ctx: Context, asked: ImportArchive, _: float) -> ImportView:
+    from lab.lifecycle.archives.import_archive import import_archive
+
+    with _arriving(asked) as (source, speaker):
+        return import_archive(ctx, asked.kind, source, asked.how, speaker=speaker)
+
+
+def _import_snapshot(ctx: Context, asked: ImportSnapshot, timeout: float) -> LabView:
+    from lab.lifecycle.archives.snapshot_archive import import_snapshot
+
+    with _arriving(asked) as (source, speaker):
+        return import_snapshot(ctx, source, asked, timeout=timeout, speaker=speaker)
+
+
+@contextmanager
+def _arriving(asked: ImportArchive) -> Iterator[tuple[BinaryIO, Speaker | None]]:
+    """The archive, and who hears what becomes of it."""
+    from lab.exchange import files, talk
+
+    with files.source(asked.where) as source:
+        yield source, talk.Speaker(sys.stdout.buffer) if asked.talk else None
+
+
 def _collect_garbage(ctx: Context, asked: CollectGarbage, _: float) -> GcReport:
     from lab.lifecycle.host.gc import gc
 
@@ -179,5 +215,8 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     RefreshDataset: _refresh_dataset,
     DeleteDataset: _delete_dataset,
     CollectGarbage: _collect_garbage,
+    ExportArchive: _export,
+    ImportArchive: _import,
+    ImportSnapshot: _import_snapshot,
 }
 """The verb of each request, with the seconds that nodes may take to get ready."""

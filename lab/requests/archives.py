@@ -1,9 +1,15 @@
-"""Where the archives of exports go, and how those of imports are taken."""
+"""Requests about archives; commands perform them, no jobs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from lab.names import LAB_NAME, ArchiveKind
+from lab.requests.labs import Ttl
+from lab.requests.request import EMPTY, HOST_ONLY, Request
 
 if TYPE_CHECKING:
     from lab.exchange.frames import Sink
@@ -45,3 +51,45 @@ class ImportOptions:
 
 WHOLE = ImportOptions()
 """An import that is not resumed, of all that is in the archive."""
+
+
+class ExportArchive(Request, frozen=True, kw_only=True):
+    """An archive to write, or to have another host import."""
+
+    kind: ArchiveKind
+    which: str
+    """A key or a recipe, a version of a dataset, or the label of a snapshot of ``lab``."""
+    to: Annotated[Destination, HOST_ONLY]
+    lab: str = ""
+    image: bool = True
+    """With the images that it needs."""
+    ram: bool = True
+    """With its RAM, if it has any."""
+
+
+class ImportArchive(Request, frozen=True, kw_only=True):
+    """An archive to import."""
+
+    kind: ArchiveKind
+    where: str
+    """The path of a file, or ``-``: standard input."""
+    how: Annotated[ImportOptions, HOST_ONLY] = WHOLE
+    talk: bool = False
+    """As the other end of an export, which gets the report, on standard output."""
+
+
+class ImportSnapshot(ImportArchive, frozen=True, kw_only=True):
+    """The archive of a snapshot to import, and the lab to make of it."""
+
+    kind: ArchiveKind = "snapshot"
+    where: str = "-"
+    name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME)] = ""
+    """Empty: the exported lab's, with a number if that is taken."""
+    ttl: Ttl | None = None
+    """Seconds of its lease."""
+    keep_sessions: bool = False
+    """Whether client sessions in the snapshot are kept; else they are ended."""
+
+
+AS_EXPORTED = ImportSnapshot()
+"""All of the archive, and a lab of the name that it had, without a lease."""

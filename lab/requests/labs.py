@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from lab import options, schedule
-from lab.names import DATASET, ENGINE, LAB_NAME, NODE_NAME, SNAPSHOT_LABEL, WORD, branch_names
+from lab.names import (
+    ARGUMENT,
+    DATASET,
+    ENGINE,
+    LAB_NAME,
+    NODE_NAME,
+    SNAPSHOT_LABEL,
+    WORD,
+    branch_names,
+)
 from lab.requests.request import (
     EMPTY,
     HOST_ONLY,
@@ -35,6 +45,8 @@ LEASE_LIMIT = 366 * 86400.0
 Ttl = Annotated[Seconds, Meta(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
 Idle = Annotated[Seconds, Meta(ge=60, le=LEASE_LIMIT, examples=["30m"])]
 
+PROGRAM_LIMIT = 600
+"""Seconds that a service runs a program in a node, at most."""
 BRANCHES_LIMIT = 50
 """Branches that one request makes, at most."""
 _KEEP_SESSIONS = "Keep the client sessions in the restored RAM; by default they are ended."
@@ -246,6 +258,44 @@ class StopLab(Power, frozen=True, kw_only=True):
 
 class RestartLab(Power, frozen=True, kw_only=True):
     """The stop, then the start of a lab or a node."""
+
+
+Action = Literal["start", "stop", "restart", "kill"]
+_POWER: Mapping[Action, type[Power]] = {
+    "start": StartLab,
+    "stop": StopLab,
+    "restart": RestartLab,
+    "kill": StopLab,
+}
+
+
+def power(action: Action, **fields: Any) -> Power:
+    """The request of an action, as HTTP and the client name it; kill: stop without a shutdown."""
+    return _POWER[action](force=action == "kill", **fields)
+
+
+class ChangeLab(LabRequest, frozen=True, kw_only=True):
+    """Changes of a lab; fields that are left out stay."""
+
+    ttl: Annotated[Ttl | None, Meta(description=f"A new lease, from now on, {IN_SECONDS}.")] = None
+    idle: Annotated[
+        Idle | Literal[0] | None,
+        Meta(description=f"End the lease after this time without use, {IN_SECONDS}; 0: never."),
+    ] = None
+    protected: bool | None = None
+
+
+class RunProgram(LabRequest, frozen=True, kw_only=True):
+    """A program to run in a node, as root."""
+
+    argv: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=65536, pattern=ARGUMENT)], ...],
+        Meta(min_length=1, max_length=1000, examples=[["uptime"]]),
+    ]
+    stdin: Annotated[str, Meta(max_length=1 << 16)] = ""
+    timeout: Annotated[
+        Seconds, Meta(gt=0, le=PROGRAM_LIMIT, description=f"The longest run time, {IN_SECONDS}.")
+    ] = 60.0
 
 
 class Promote(LabRequest, frozen=True, kw_only=True):

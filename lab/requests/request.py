@@ -111,11 +111,14 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def check(request: R) -> R:
-    """The request itself; raises InvalidSpec if a value is outside of its field's limits."""
-    empty = marked(type(request), "empty")
+    """The request itself; raises InvalidSpec if a value is outside of its field's limits.
+
+    What only the service or its host sets has none.
+    """
+    empty, ours = marked(type(request), "empty"), marked(type(request), "host only")
     for name, its in fields(type(request)).items():
         value = getattr(request, name)
-        if value or name not in empty:
+        if name not in ours and (value or name not in empty):
             try:
                 msgspec.convert(msgspec.to_builtins(value), its)
             except msgspec.ValidationError as error:

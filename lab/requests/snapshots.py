@@ -6,9 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lab.names import LAB_NAME
 from lab.requests.labs import LabRequest, Ttl
-from lab.requests.request import EMPTY, HOST_ONLY, IN_SECONDS, Mark, Request
+from lab.requests.request import HOST_ONLY, IN_SECONDS, Mark
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
@@ -27,6 +26,12 @@ class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
     protected: Annotated[bool, Meta(description="It is removed only with force.")] = False
 
 
+class ChangeSnapshot(LabRequest, frozen=True, kw_only=True):
+    """Changes of a snapshot."""
+
+    protected: bool
+
+
 class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
     """The removal of a snapshot."""
 
@@ -35,21 +40,6 @@ class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
     label: Annotated[str, Mark("about", "snapshot")] = ""
     force: bool = False
     """Also if it is protected."""
-
-
-class ImportSnapshot(Request, frozen=True, kw_only=True):
-    """The lab to make of an imported snapshot: no job, a command's request."""
-
-    name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME)] = ""
-    """Empty: the exported lab's, with a number if that is taken."""
-    ttl: Ttl | None = None
-    """Seconds of its lease."""
-    keep_sessions: bool = False
-    """Whether client sessions in the snapshot are kept; else they are ended."""
-
-
-AS_EXPORTED = ImportSnapshot()
-"""A lab of the name that it had, without a lease."""
 
 
 class PruneSnapshots(LabRequest, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from lab.client import Client
 from lab.client.tunnel import open_socket
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound, Unauthorized
 from lab.progress import Event
+from lab.requests.archives import Destination, ExportArchive, ImportArchive, ImportOptions
 from tests.support.serve_world import Site, site
 
 Capsys = pytest.CaptureFixture[str]
@@ -125,8 +126,8 @@ def test_who_goes_leaves_nothing(here: Site, tmp_path: Path) -> None:
     image, _ = keys(here)
     heard: list[Event] = []
     with Client(url, here.admin) as client:
-        to = archive.open("wb")
-        done = client.archives.fetch("image", image, to, listener=heard.append)
+        asked = ExportArchive(kind="image", which=image, to=Destination(str(archive)))
+        done = client.archives.fetch(asked, listener=heard.append)
     assert (done.key, done.size) == (image, archive.stat().st_size)
     assert heard
     with open_socket(url, here.admin, "images", image, "archive") as connection:
@@ -141,8 +142,10 @@ def test_who_goes_leaves_nothing(here: Site, tmp_path: Path) -> None:
         connection.send(archive.read_bytes()[:-100])
     until_free(here)
     assert imports(here) == [f"image.{image}"]  # as was asked for
-    with Client(url, here.admin) as client, archive.open("rb") as source:
-        assert client.archives.send("image", source, resume=True).outcome == "imported"
+    how = ImportOptions(resume=True)
+    with Client(url, here.admin) as client:
+        arriving = ImportArchive(kind="image", where=str(archive), how=how)
+        assert client.archives.send(arriving).outcome == "imported"
     assert imports(here) == []
 
 

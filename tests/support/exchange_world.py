@@ -12,7 +12,6 @@ from typing import Any, Literal, cast
 
 from lab.config.profile import Layout, Profile
 from lab.exchange.frames import FrameReader, FrameWriter, Version
-from lab.exchange.header import Kind
 from lab.fake import images
 from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
 from lab.imagebuild import manifest
@@ -23,10 +22,10 @@ from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image
-from lab.names import Owner, VolumeName
+from lab.names import ArchiveKind, Owner, VolumeName
 from lab.paths import Home
 from lab.progress import Progress
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import Destination, ExportArchive, ImportOptions
 from lab.storage import Storage, VolumeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.storage.qcow2 import Qcow2Storage
@@ -166,12 +165,12 @@ class Side(World):
         path.unlink(missing_ok=True)
         to = Destination(str(path), native=options.pop("native", False))
         with self.open() as ctx:
-            exporting.export(ctx, kind, key, to, **options)
+            exporting.export(ctx, ExportArchive(kind=kind, which=key, to=to, **options))
         data = path.read_bytes()
         path.unlink()
         return data
 
-    def imported(self, kind: Kind, archive: bytes, **options: Any) -> ImportView:
+    def imported(self, kind: ArchiveKind, archive: bytes, **options: Any) -> ImportView:
         """Import an archive."""
         with self.open() as ctx:
             how = import_options(options)

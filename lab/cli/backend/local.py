@@ -7,7 +7,6 @@ only ``lab up`` needs. Tests pass their own ``Lifecycle`` to
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -20,15 +19,11 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import HostSession
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
-    from lab.exchange.header import ByKey
     from lab.lifecycle.core.context import Context
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
-    from lab.requests.archives import Destination, ImportOptions
     from lab.requests.labs import CreateLab
     from lab.requests.request import Request
-    from lab.requests.snapshots import ImportSnapshot
-    from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
     from lab.views.host import Finding, HostView
@@ -211,22 +206,6 @@ class LocalSession:
 
         return catalog.image(self._context, which)
 
-    def export(
-        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        """See Session."""
-        from lab.lifecycle.archives.export import export
-
-        return export(self._context, kind, which, to, image=image, ram=ram)
-
-    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
-        """See Session."""
-        from lab.exchange.files import source
-        from lab.lifecycle.archives.import_archive import import_archive
-
-        with source(where) as stream:
-            return import_archive(self._context, kind, stream, how)
-
     def datasets(self) -> list[DatasetView]:
         """See Session."""
         from lab.lifecycle.datasets import dataset
@@ -244,63 +223,6 @@ class LocalSession:
         from lab.lifecycle.datasets import dataset
 
         return dataset.scan(self._context, which)
-
-    def export_dataset(self, which: str, to: Destination) -> ExportView:
-        """See HostSession."""
-        from lab.lifecycle.archives.export import export
-
-        return export(self._context, "dataset", which, to)
-
-    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
-        """See HostSession."""
-        from lab.exchange.files import source
-        from lab.exchange.talk import Speaker
-        from lab.lifecycle.archives.import_archive import import_archive
-        from lab.lifecycle.datasets import dataset
-
-        speaker = Speaker(sys.stdout.buffer) if talk else None
-        with source(where) as stream:
-            done = import_archive(self._context, "dataset", stream, how, speaker=speaker)
-        return None if talk else dataset.dataset(self._context, done.key)
-
-    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
-        """See HostSession."""
-        from lab.exchange.files import source
-        from lab.exchange.talk import Speaker
-        from lab.lifecycle.archives.import_archive import import_archive
-
-        speaker = Speaker(sys.stdout.buffer)
-        with source(where) as stream:
-            import_archive(self._context, kind, stream, how, speaker=speaker)
-
-    def export_snapshot(
-        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        """See HostSession."""
-        from lab.lifecycle.archives.snapshot_archive import export_snapshot
-
-        return export_snapshot(self._context, name, label, to, image=image, ram=ram)
-
-    def import_snapshot(
-        self,
-        where: str,
-        request: ImportSnapshot,
-        how: ImportOptions,
-        *,
-        timeout: float,
-        talk: bool,
-    ) -> LabView:
-        """See HostSession."""
-        from lab.exchange.files import source
-        from lab.exchange.talk import Speaker
-        from lab.lifecycle.archives.snapshot_archive import import_snapshot
-        from lab.requests.request import check
-
-        asked, speaker = check(request), Speaker(sys.stdout.buffer) if talk else None
-        with source(where) as stream:
-            return import_snapshot(
-                self._context, stream, asked, how, timeout=timeout, speaker=speaker
-            )
 
     def templates(self) -> list[TemplateView]:
         """See Session."""

@@ -17,28 +17,25 @@ from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
 from lab.progress import Event
+from lab.requests.archives import ExportArchive, ImportArchive
 from lab.requests.datasets import CreateDataset
-from lab.requests.labs import BranchLab, CreateLab
+from lab.requests.labs import PROGRAM_LIMIT, BranchLab, CreateLab
 from lab.requests.snapshots import PruneSnapshots
 from lab.views.labs import LabView
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
-    from lab.exchange.header import ByKey
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
-    from lab.requests.archives import Destination, ImportOptions
     from lab.requests.datasets import CreateDataset
     from lab.requests.request import Request
-    from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
     from lab.views.labs import LabStatus, LabView, Preview
     from lab.views.snapshots import SnapshotView
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_LONGEST_EXEC = 600.0
 _QUERY_SECONDS = 600.0
 
 Ask = Callable[..., "Rows"]
@@ -83,6 +80,10 @@ class RemoteSession:
         """See Session; ``timeout`` is for all of it."""
         if isinstance(request, CreateLab):
             return self._here(LabCreation(self._client, self._hear, timeout).up(request))
+        if isinstance(request, ExportArchive):
+            return self._client.archives.fetch(request, listener=self._hear)
+        if isinstance(request, ImportArchive):
+            return self._client.archives.send(request, listener=self._hear)
         if isinstance(request, CreateDataset):
             from lab.cli.backend import remote_data
 
@@ -154,7 +155,7 @@ class RemoteSession:
             raise InvalidSpec(
                 "stdin must be text for a service", hint="encode it, for example with base64"
             ) from None
-        limit = min(timeout, _LONGEST_EXEC)
+        limit = min(timeout, PROGRAM_LIMIT)
         return self._client.execute(name, node, argv, stdin=text, timeout=limit).encode()
 
     def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
@@ -226,32 +227,6 @@ class RemoteSession:
 
         options = Path(tempfile.gettempdir()) / f"lab-client-{secrets.token_hex(16)}.cnf"
         return program(*self._login(name, node), options, database=database)
-
-    def export(
-        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        """See Session."""
-        from lab.exchange.files import target
-
-        file = target(to.where, resume=to.resume)
-        done = self._client.archives.fetch(
-            kind, which, file, native=to.native, image=image, ram=ram, listener=self._hear
-        )
-        return replace(done, to=to.where)
-
-    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
-        """See Session."""
-        from lab.exchange.files import source
-
-        with source(where) as stream:
-            return self._client.archives.send(
-                kind,
-                stream,
-                resume=how.resume,
-                warm_only=how.warm_only,
-                ram=how.ram,
-                listener=self._hear,
-            )
 
     def engines(self) -> list[EngineView]:
         """See Session."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,11 +15,9 @@ from lab.datasets.source import DumpFile, StandardInput
 from lab.errors import InvalidSpec
 from lab.progress import Event, Listener
 from lab.requests.datasets import CreateDataset
+from lab.requests.request import check
 from lab.texts import decoded
-from lab.units import MIB, format_size
-
-_TEXTS = MIB // 2
-"""Bytes of rules, or of further SQL, that a request may have."""
+from lab.units import format_size
 
 
 def sent(client: Client, asked: CreateDataset, listener: Listener) -> CreateDataset:
@@ -28,10 +25,9 @@ def sent(client: Client, asked: CreateDataset, listener: Listener) -> CreateData
 
     Raises InvalidSpec for what cannot be sent, and what ``Client`` raises.
     """
-    check_text("the masking rules", asked.mask)
-    source = _source(client, asked.source, listener)
-    files = [Path(file) for file in asked.files]
-    return replace(asked, source=source, sql=joined(files), files=())
+    texts = "\n".join(text(Path(file)) for file in asked.files)  # each from a line of its own
+    made = check(replace(asked, sql=texts, files=()))
+    return replace(made, source=_source(client, asked.source, listener))
 
 
 def _source(client: Client, given: str, listener: Listener) -> str:
@@ -74,25 +70,8 @@ def _sent(client: Client, file: BinaryIO, name: str, listener: Listener) -> str:
 def text(path: Path) -> str:
     """The text of a file that goes into a request; raises InvalidSpec."""
     try:
-        content = path.read_bytes()
-        found = decoded(content)
+        return decoded(path.read_bytes())
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidSpec(f"{path} is not UTF-8, which a service needs") from None
-    check_text(str(path), found)
-    return found
-
-
-def check_text(what: str, text: str) -> None:
-    """Raise InvalidSpec if ``text`` is too large for a request."""
-    if (size := len(text.encode())) > _TEXTS:
-        raise InvalidSpec(
-            f"{what}: {format_size(size)}, a service takes {format_size(_TEXTS)}",
-            hint="run `lab dataset create` on the host of the labs",
-        )
-
-
-def joined(files: Sequence[Path]) -> str:
-    """The SQL of all ``files``, each from a line of its own; raises InvalidSpec."""
-    return "\n".join(text(path) for path in files)

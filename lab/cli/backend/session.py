@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Protocol, overload
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
-    from lab.exchange.header import ByKey
     from lab.observe.ways import NodeResults, Rows
-    from lab.requests.archives import Destination, ImportOptions
+    from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
     from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
     from lab.requests.host import CollectGarbage
     from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         StartLab,
         StopLab,
     )
-    from lab.requests.snapshots import ImportSnapshot, PruneSnapshots, TakeSnapshot
+    from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -87,6 +86,12 @@ class Session(Protocol):
     def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
     @overload
     def run(self, request: CollectGarbage) -> GcReport: ...
+    @overload
+    def run(self, request: ImportSnapshot, *, timeout: float) -> LabView: ...
+    @overload
+    def run(self, request: ExportArchive) -> ExportView: ...
+    @overload
+    def run(self, request: ImportArchive) -> ImportView: ...
 
     def preview(self, request: CreateLab) -> Preview:
         """What the request would create, and from which image and template."""
@@ -158,17 +163,6 @@ class Session(Protocol):
     def image(self, which: str) -> ImageView:
         """One image, by key or recipe."""
 
-    def export(
-        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        """Write the archive of an image or a template; a service writes to files only.
-
-        ``image``, ``ram``: whether a template's image and RAM are included.
-        """
-
-    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
-        """Import an archive from a file, or ``-``: stdin."""
-
     def templates(self) -> list[TemplateView]:
         """All templates."""
 
@@ -187,31 +181,3 @@ class HostSession(Session, Protocol):
 
     def extend(self, name: str, ttl: float | None) -> LabView:
         """Set a new lease of a lab, counted from now; ``ttl`` None: without end."""
-
-    def export_snapshot(
-        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        """Write the archive of a snapshot, or let another host make a lab of it."""
-
-    def import_snapshot(
-        self,
-        where: str,
-        request: ImportSnapshot,
-        how: ImportOptions,
-        *,
-        timeout: float,
-        talk: bool,
-    ) -> LabView:
-        """Make a lab of the archive of a snapshot; ``talk``: as the other end of an export."""
-
-    def export_dataset(self, which: str, to: Destination) -> ExportView:
-        """Write the archive of a version, or let another host import it."""
-
-    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
-        """Import the archive of a version.
-
-        ``talk``: as the other end of an export, which gets the report; nothing is returned then.
-        """
-
-    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
-        """The other end of an export to a host: import from ``where``, and answer on stdout."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,11 +16,18 @@ from lab.cli.verbs import dataset, image, template
 from lab.cli.verbs.snapshot import Label
 from lab.errors import InvalidSpec
 from lab.names import check_lab_name
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import (
+    Destination,
+    ExportArchive,
+    ImportArchive,
+    ImportOptions,
+    ImportSnapshot,
+)
 
 if TYPE_CHECKING:
     from lab.cli.app import App
-    from lab.exchange.header import ByKey
+    from lab.cli.backend.session import Session
+    from lab.names import ByKey
     from lab.views.archives import ExportView, ImportView
 
 Where = Annotated[
@@ -113,12 +121,11 @@ def import_image(
     """Import an exported image; it is verified first."""
     app = app_of(ctx)
     how = parse_format(output)
-    options = ImportOptions(resume)
-    if talk:
-        _receive(app, "image", where, options)
-        return
-    with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive("image", where, options)
+    asked = ImportArchive(kind="image", where=where, how=ImportOptions(resume), talk=talk)
+    with _importing(app, asked) as session:
+        done = session.run(asked)
+        if talk:
+            return
         view = session.image(done.key)
     _tell_import(app, done)
     emit(view, how, table=lambda: image.shown(view, app.now()), names=lambda: [view.key])
@@ -172,11 +179,11 @@ def import_template(
     app = app_of(ctx)
     how = parse_format(output)
     options = _options(resume=resume, warm_only=warm_only, no_ram=no_ram)
-    if talk:
-        _receive(app, "template", where, options)
-        return
-    with app.open(doing=_ARRIVED) as session:
-        done = session.import_archive("template", where, options)
+    asked = ImportArchive(kind="template", where=where, how=options, talk=talk)
+    with _importing(app, asked) as session:
+        done = session.run(asked)
+        if talk:
+            return
         (view,) = [found for found in session.templates() if found.key == done.key]
     _tell_import(app, done)
     emit(view, how, table=lambda: template.shown([view], app.now()), names=lambda: [view.key])
@@ -208,9 +215,15 @@ def export_snapshot(
     app = app_of(ctx)
     destination = _destination(where, to, remote_lab, resume=resume, native=native)
     with app.open_here(_ON_THE_HOST, doing=_DOING) as host:
-        view = host.export_snapshot(
-            pick(host, name), label, destination, image=not no_image, ram=not cold
+        asked = ExportArchive(
+            kind="snapshot",
+            lab=pick(host, name),
+            which=label,
+            to=destination,
+            image=not no_image,
+            ram=not cold,
         )
+        view = host.run(asked)
     _tell(app, view)
 
 
@@ -246,8 +259,6 @@ def import_snapshot(
     one, and its own ports and password. It boots if the RAM cannot be restored by this host's
     hypervisor.
     """
-    from lab.requests.snapshots import ImportSnapshot
-
     app = app_of(ctx)
     how = parse_format(output)
     settings = app.settings()
@@ -256,9 +267,11 @@ def import_snapshot(
     options = _options(resume=resume, warm_only=warm_only, no_ram=no_ram)
     if name:
         check_lab_name(name)
-    asked = ImportSnapshot(name=name, ttl=lease, keep_sessions=keep_sessions)
+    asked = ImportSnapshot(
+        where=where, how=options, talk=talk, name=name, ttl=lease, keep_sessions=keep_sessions
+    )
     with app.open_here(_ON_THE_HOST, doing=_ARRIVED) as host:
-        view = host.import_snapshot(where, asked, options, timeout=limit, talk=talk)
+        view = host.run(asked, timeout=limit)
     if not talk:
         emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
@@ -286,7 +299,7 @@ def export_dataset(
     app = app_of(ctx)
     destination = _destination(where, to, remote_lab, resume=resume, native=native)
     with app.open_here(_DATASETS, doing=_DOING) as host:
-        view = host.export_dataset(which, destination)
+        view = host.run(ExportArchive(kind="dataset", which=which, to=destination))
     _tell(app, view)
 
 
@@ -311,11 +324,13 @@ def import_dataset(
     """Import an exported version of a dataset; it is verified first. It keeps its number."""
     app = app_of(ctx)
     how = parse_format(output)
+    options = ImportOptions(resume, name=name)
     with app.open_here(_DATASETS, doing=_ARRIVED) as host:
-        view = host.import_dataset(where, ImportOptions(resume, name=name), talk=talk)
-    if view is not None:
-        shown = view
-        emit(shown, how, table=lambda: dataset.shown(shown, app.now()), names=lambda: [shown.at])
+        done = host.run(ImportArchive(kind="dataset", where=where, how=options, talk=talk))
+        if talk:
+            return
+        view = host.dataset(done.key)
+    emit(view, how, table=lambda: dataset.shown(view, app.now()), names=lambda: [view.at])
 
 
 def _destination(
@@ -346,14 +361,15 @@ def _export(
     """Export what a service has as well."""
     opened = app.open_here(_OVER_SSH, doing=_DOING) if to.host else app.open(doing=_DOING)
     with opened as session:
-        view = session.export(kind, which, to, image=image, ram=ram)
+        view = session.run(ExportArchive(kind=kind, which=which, to=to, image=image, ram=ram))
     _tell(app, view)
 
 
-def _receive(app: App, kind: ByKey, where: str, options: ImportOptions) -> None:
-    """Import as the other end of an export to this host."""
-    with app.open_here(_OVER_SSH, doing=_ARRIVED) as host:
-        host.receive(kind, where, options)
+def _importing(app: App, asked: ImportArchive) -> AbstractContextManager[Session]:
+    """Where an archive is imported that a service takes as well."""
+    if asked.talk:  # as the other end of an export to this host
+        return app.open_here(_OVER_SSH, doing=_ARRIVED)
+    return app.open(doing=_ARRIVED)
 
 
 def _tell(app: App, view: ExportView) -> None:

@@ -8,12 +8,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from lab.errors import CommandFailed, Conflict
 from lab.exchange import content, files, sending, talk
 from lab.exchange.frames import FrameWriter
-from lab.exchange.header import Header, ImageFacts, Kind, Part, TemplateFacts, image_name
+from lab.exchange.header import Header, ImageFacts, Part, TemplateFacts, image_name
 from lab.exchange.sending import Outgoing
 from lab.lifecycle.archives import describe
 from lab.lifecycle.captures import manifests
@@ -24,7 +23,8 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
-from lab.requests.archives import Destination
+from lab.names import ArchiveKind
+from lab.requests.archives import Destination, ExportArchive
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.units import MIB
@@ -120,25 +120,15 @@ def snapshot_contents(
     )
 
 
-def export(
-    ctx: Context,
-    kind: Literal["image", "template", "dataset"],
-    which: str,
-    to: Destination,
-    *,
-    image: bool = True,
-    ram: bool = True,
-) -> ExportView:
+def export(ctx: Context, asked: ExportArchive) -> ExportView:
     """Write an image, a template or a dataset as an archive, or let another host import it.
-
-    ``image``, ``ram``: they go with a template.
 
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
-    if kind == "dataset":
-        opened = _image_contents(ctx, images.version_named(ctx, which))
-    elif kind == "image":
-        record = images.named(ctx, which)
+    if asked.kind == "dataset":
+        opened = _image_contents(ctx, images.version_named(ctx, asked.which))
+    elif asked.kind == "image":
+        record = images.named(ctx, asked.which)
         if record.dataset:
             raise Conflict(
                 f"the image {record.key} is a dataset's",
@@ -146,14 +136,14 @@ def export(
             )
         opened = _image_contents(ctx, record)
     else:
-        opened = _template_contents(ctx, which, with_image=image, ram=ram)
+        opened = _template_contents(ctx, asked.which, with_image=asked.image, ram=asked.ram)
     with opened as contents:
-        return deliver(ctx, kind, contents, to)
+        return deliver(ctx, contents, asked)
 
 
-def deliver(ctx: Context, kind: Kind, contents: Contents, to: Destination) -> ExportView:
+def deliver(ctx: Context, contents: Contents, asked: ExportArchive) -> ExportView:
     """Write ``contents``, which the caller keeps from removal, as ``export`` does."""
-    began = time.time()
+    began, kind, to = time.time(), asked.kind, asked.to
     if to.host:
         header, done, size = _send(ctx, contents, kind, to)
     else:
@@ -180,7 +170,7 @@ def _write(ctx: Context, contents: Contents, to: Destination) -> tuple[Header, i
     return header, writer.written
 
 
-def _send(ctx: Context, contents: Contents, kind: Kind, to: Destination) -> _Sent:
+def _send(ctx: Context, contents: Contents, kind: ArchiveKind, to: Destination) -> _Sent:
     verb = ["-q", kind, "import", "-", "--talk", "--resume"]
     argv = talk.ssh_argv(to.host, verb, command=to.command)
     with talk.conversation(argv) as conversation:

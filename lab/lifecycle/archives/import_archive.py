@@ -9,14 +9,14 @@ from typing import BinaryIO
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.exchange import receiving, talk
 from lab.exchange.frames import FrameReader
-from lab.exchange.header import DatasetFacts, Header, Kind, TemplateFacts, image_name
+from lab.exchange.header import DatasetFacts, Header, TemplateFacts, image_name
 from lab.exchange.stage import Stage, drop, stage
 from lab.lifecycle.archives import import_image, import_template
 from lab.lifecycle.archives.import_image import check_project
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.names import check_dataset_name, dataset_key
+from lab.names import ArchiveKind, check_dataset_name, dataset_key
 from lab.progress import Progress
 from lab.requests.archives import WHOLE, ImportOptions
 from lab.views.archives import ImportView
@@ -24,7 +24,7 @@ from lab.views.archives import ImportView
 
 def import_archive(
     ctx: Context,
-    kind: Kind,
+    kind: ArchiveKind,
     source: BinaryIO,
     how: ImportOptions = WHOLE,
     *,
@@ -206,5 +206,5 @@ def _is_file(name: str) -> bool:
     return name.rpartition("/")[2] in ("kernel", "initrd", "dataset", "seed", "state", "ram")
 
 
-def _a(kind: Kind) -> str:
+def _a(kind: ArchiveKind) -> str:
     return f"an {kind}" if kind == "image" else f"a {kind}"

@@ -26,30 +26,22 @@ from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import check_lab_name
-from lab.requests.archives import WHOLE, Destination, ImportOptions
-from lab.requests.snapshots import AS_EXPORTED, ImportSnapshot
+from lab.requests.archives import AS_EXPORTED, ExportArchive, ImportSnapshot
 from lab.schedule import ORIGIN
 from lab.views.archives import ExportView, ImportView
 from lab.views.labs import LabView
 
 
-def export_snapshot(
-    ctx: Context,
-    name: str,
-    label: str,
-    to: Destination,
-    *,
-    image: bool = True,
-    ram: bool = True,
-) -> ExportView:
-    """Write a snapshot of the lab ``name`` as an archive that is complete in itself.
+def export_snapshot(ctx: Context, asked: ExportArchive) -> ExportView:
+    """Write a snapshot of a lab as an archive that is complete in itself.
 
     Another host makes a lab of it. No other command works on the lab meanwhile; its nodes keep
     running. The rest, and what is raised, as for ``export``; Conflict for a lab's origin as well.
     """
+    name = asked.lab
     with lock(ctx.home, "lab", name, shared=True, wait=False):
         record, nodes = record_of(ctx, name), nodes_of(ctx, name)
-        capture = snapshot.find(ctx, name, label)
+        capture = snapshot.find(ctx, name, asked.which)
         if capture.label == ORIGIN:
             formed = record.template and not from_use(ctx, record)
             raise Conflict(
@@ -58,21 +50,22 @@ def export_snapshot(
                 if formed
                 else f"`lab snapshot take {name}`, and export that",
             )
-        if not ram:
+        if not asked.ram:
             capture = capture.without_ram("`--cold` was given")
         elif not capture.warm:
             ctx.progress.note("export", f"{name}@{capture.label} has no RAM: {capture.why_cold}")
         seeds = {n.name: seed_of(ctx, n, parent_of(record), record.segment) for n in nodes}
         all_ = images_of(ctx, record, nodes)
-        contents = export.snapshot_contents(ctx, record, capture, all_, seeds, with_image=image)
-        return export.deliver(ctx, "snapshot", contents, to)
+        contents = export.snapshot_contents(
+            ctx, record, capture, all_, seeds, with_image=asked.image
+        )
+        return export.deliver(ctx, contents, asked)
 
 
 def import_snapshot(
     ctx: Context,
     source: BinaryIO,
     asked: ImportSnapshot = AS_EXPORTED,
-    how: ImportOptions = WHOLE,
     *,
     timeout: float,
     speaker: talk.Speaker | None = None,
@@ -88,16 +81,14 @@ def import_snapshot(
     made: list[LabView] = []
 
     def make(ctx: Context, done: ImportView) -> str:
-        made.append(_clone(ctx, done.key, asked, timeout, warm_only=how.warm_only))
+        made.append(_clone(ctx, done.key, asked, timeout))
         return made[0].name
 
-    import_archive(ctx, "snapshot", source, how, speaker=speaker, then=make)
+    import_archive(ctx, "snapshot", source, asked.how, speaker=speaker, then=make)
     return made[0]
 
 
-def _clone(
-    ctx: Context, key: str, asked: ImportSnapshot, timeout: float, *, warm_only: bool
-) -> LabView:
+def _clone(ctx: Context, key: str, asked: ImportSnapshot, timeout: float) -> LabView:
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
     record = ctx.store.templates.get(key)
@@ -114,7 +105,7 @@ def _clone(
                 f"the template {key} of {record.source} is damaged",
                 hint="import the archive again",
             )
-        if warm_only and not capture.warm:
+        if asked.how.warm_only and not capture.warm:
             raise HostUnfit(
                 f"the RAM of {record.source} is not restored here: {capture.why_cold}",
                 hint="without --warm-only the lab boots from its disks",

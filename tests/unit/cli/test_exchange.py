@@ -14,78 +14,100 @@ from typing import Any
 import pytest
 
 from lab.cli import main
-from lab.requests.archives import Destination, ImportOptions
-from lab.requests.snapshots import AS_EXPORTED, ImportSnapshot
+from lab.names import ArchiveKind
+from lab.requests.archives import (
+    Destination,
+    ExportArchive,
+    ImportArchive,
+    ImportOptions,
+    ImportSnapshot,
+)
 from tests import ROOT
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 Capture = pytest.CaptureFixture[str]
 
-WHOLE = {"image": True, "ram": True}
-PART = {"image": False, "ram": False}
-MADE = {"timeout": 77.0, "talk": False}
 TO_B = Destination(host="b", command="/x/lab")
 RESUMED = ImportOptions(resume=True)
 
 
+def export(kind: ArchiveKind, which: str, to: Destination, **more: Any) -> ExportArchive:
+    return ExportArchive(kind=kind, which=which, to=to, **more)
+
+
+def arriving(kind: ArchiveKind, where: str, **more: Any) -> ImportArchive:
+    return ImportArchive(kind=kind, where=where, **more)
+
+
 @pytest.mark.parametrize(
-    ("line", "call"),
+    ("line", "asked"),
     [
-        ("image export m f.lab", ["export", "image", "m", Destination("f.lab"), WHOLE]),
+        ("image export m f.lab", export("image", "m", Destination("f.lab"))),
         ("image export m f --resume --native",
-         ["export", "image", "m", Destination("f", resume=True, native=True), WHOLE]),
-        ("image export m --to b --remote-lab /x/lab", ["export", "image", "m", TO_B, WHOLE]),
-        ("template export 3f -", ["export", "template", "3f", Destination("-"), WHOLE]),
+         export("image", "m", Destination("f", resume=True, native=True))),
+        ("image export m --to b --remote-lab /x/lab", export("image", "m", TO_B)),
+        ("template export 3f -", export("template", "3f", Destination("-"))),
         ("template export 3f f --no-image --cold",
-         ["export", "template", "3f", Destination("f"), PART]),
+         export("template", "3f", Destination("f"), image=False, ram=False)),
         ("template export 3f --to b --no-image --cold",
-         ["export", "template", "3f", Destination(host="b"), PART]),
+         export("template", "3f", Destination(host="b"), image=False, ram=False)),
         ("snapshot export shop mine f.lab",
-         ["export_snapshot", "shop", "mine", Destination("f.lab"), WHOLE]),
+         export("snapshot", "mine", Destination("f.lab"), lab="shop")),
         ("snapshot export shop mine f --resume --native --no-image --cold",
-         ["export_snapshot", "shop", "mine", Destination("f", resume=True, native=True), PART]),
+         export("snapshot", "mine", Destination("f", resume=True, native=True), lab="shop",
+                image=False, ram=False)),
         ("snapshot export shop mine --to b --remote-lab /x/lab",
-         ["export_snapshot", "shop", "mine", TO_B, WHOLE]),
+         export("snapshot", "mine", TO_B, lab="shop")),
         ("dataset export crm f.lab --native",
-         ["export_dataset", "crm", Destination("f.lab", native=True)]),
-        ("dataset export crm@2 --to b --remote-lab /x/lab", ["export_dataset", "crm@2", TO_B]),
+         export("dataset", "crm", Destination("f.lab", native=True))),
+        ("dataset export crm@2 --to b --remote-lab /x/lab", export("dataset", "crm@2", TO_B)),
     ],
 )  # fmt: skip
-def test_export_passes_on_every_flag(line: str, call: list[Any]) -> None:
+def test_export_passes_on_every_flag(line: str, asked: ExportArchive) -> None:
     world = FakeLifecycle()
     assert main(line.split(), lifecycle=world) == 0
-    assert [call[0], *world.called(call[0])] == call
+    assert world.called("ExportArchive") == [asked]
 
 
 @pytest.mark.parametrize(
-    ("line", "call"),
+    ("line", "asked"),
     [
-        ("image import f", ["import_archive", "image", "f", ImportOptions()]),
-        ("image import - --resume --talk", ["receive", "image", "-", RESUMED]),
+        ("image import f", arriving("image", "f")),
+        ("image import - --resume --talk", arriving("image", "-", how=RESUMED, talk=True)),
         ("template import f --warm-only --resume",
-         ["import_archive", "template", "f", ImportOptions(resume=True, warm_only=True)]),
-        ("template import f --no-ram",
-         ["import_archive", "template", "f", ImportOptions(ram=False)]),
+         arriving("template", "f", how=ImportOptions(resume=True, warm_only=True))),
+        ("template import f --no-ram", arriving("template", "f", how=ImportOptions(ram=False))),
         ("template import - --no-ram --talk",
-         ["receive", "template", "-", ImportOptions(ram=False)]),
-        ("snapshot import f --no-ram",
-         ["import_snapshot", "f", AS_EXPORTED, ImportOptions(ram=False), MADE]),
-        ("snapshot import f", ["import_snapshot", "f", AS_EXPORTED, ImportOptions(), MADE]),
-        ("snapshot import - --resume --talk",
-         ["import_snapshot", "-", AS_EXPORTED, RESUMED, {**MADE, "talk": True}]),
-        ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
-         ["import_snapshot", "f", ImportSnapshot(name="copy", ttl=7200.0, keep_sessions=True),
-          ImportOptions(warm_only=True), {**MADE, "timeout": 60.0}]),
+         arriving("template", "-", how=ImportOptions(ram=False), talk=True)),
         ("dataset import f --name shop --resume",
-         ["import_dataset", "f", ImportOptions(resume=True, name="shop"), {"talk": False}]),
-        ("dataset import - --talk --resume",
-         ["import_dataset", "-", RESUMED, {"talk": True}]),
+         arriving("dataset", "f", how=ImportOptions(resume=True, name="shop"))),
+        ("dataset import - --talk --resume", arriving("dataset", "-", how=RESUMED, talk=True)),
     ],
 )  # fmt: skip
-def test_import_passes_on_every_flag(line: str, call: list[Any]) -> None:
+def test_import_passes_on_every_flag(line: str, asked: ImportArchive) -> None:
     world = FakeLifecycle()
     assert main(line.split(), lifecycle=world) == 0
-    assert [call[0], *world.called(call[0])] == call
+    assert world.called("ImportArchive") == [asked]
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "timeout"),
+    [
+        ("snapshot import f --no-ram",
+         ImportSnapshot(where="f", how=ImportOptions(ram=False)), 77.0),
+        ("snapshot import f", ImportSnapshot(where="f"), 77.0),
+        ("snapshot import - --resume --talk", ImportSnapshot(how=RESUMED, talk=True), 77.0),
+        ("snapshot import f copy --warm-only --ttl 2h --keep-sessions --timeout 1m",
+         ImportSnapshot(where="f", how=ImportOptions(warm_only=True), name="copy", ttl=7200.0,
+                        keep_sessions=True), 60.0),
+    ],
+)  # fmt: skip
+def test_import_of_a_snapshot_passes_on_every_flag(
+    line: str, asked: ImportSnapshot, timeout: float
+) -> None:
+    world = FakeLifecycle()
+    assert main(line.split(), lifecycle=world) == 0
+    assert world.called("ImportSnapshot") == [asked, {"timeout": timeout}]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +128,7 @@ def test_flags_that_contradict_each_other(line: str, capsys: Capture) -> None:
     world = FakeLifecycle()
     assert main(line.split(), lifecycle=world) == 2
     assert "hint: " in capsys.readouterr().err
-    assert not [call for call in world.calls if call[0].startswith("export")]
+    assert not [call for call in world.calls if call[0] == "ExportArchive"]
 
 
 def test_what_is_said(capsys: Capture) -> None:

@@ -24,19 +24,18 @@ from lab.cli.backend.session import HostSession, Recorded
 from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
-from lab.exchange.header import ByKey
 from lab.lifecycle.core.context import open_recorded
 from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
 from lab.requests.request import Request
-from lab.requests.snapshots import ImportSnapshot, PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
 from lab.views.catalog import EngineView, ImageView, TemplateView
@@ -96,8 +95,22 @@ _ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
     CreateDataset: lambda asked: dataset_view(asked.name),
     RefreshDataset: lambda asked: dataset_view(asked.name, 2),
     DeleteDataset: lambda asked: not asked.defer,
+    ImportSnapshot: lambda asked: lab_view(asked.name or "shop"),
 }
 """What verbs return that do not look at the labs of the world."""
+
+
+_KEYS = {"image": image_view().key, "template": template_view().key, "dataset": "crm@1"}
+
+
+def exported(asked: ExportArchive) -> ExportView:
+    """What comes of an export, as if all worked."""
+    key, lab = asked.which, ""
+    if asked.kind == "snapshot":
+        key = f"{asked.lab}@{asked.which}.20261121t110000"
+        lab = asked.lab if asked.to.host else ""
+    done = "imported" if asked.to.host else "written"
+    return ExportView(asked.kind, key, asked.to.host or asked.to.where, done, 3 << 20, 1.25, lab)
 
 
 class FakeSession:
@@ -126,6 +139,10 @@ class FakeSession:
             found = self._find(request.lab)
         elif isinstance(request, CollectGarbage):
             found = self._world.gc_report
+        elif isinstance(request, ExportArchive):
+            found = exported(request)
+        elif type(request) is ImportArchive:
+            found = ImportView(request.kind, _KEYS[request.kind], self._world.import_outcome)
         return found
 
     def _deleted(self, name: str) -> bool:
@@ -266,44 +283,6 @@ class FakeSession:
     def templates(self) -> list[TemplateView]:
         self._called("templates")
         return [template_view()]
-
-    def export(
-        self, kind: ByKey, which: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        self._called("export", kind, which, to, image=image, ram=ram)
-        done = "imported" if to.host else "written"
-        return ExportView(kind, which, to.host or to.where, done, 3 << 20, 1.25)
-
-    def import_archive(self, kind: ByKey, where: str, how: ImportOptions) -> ImportView:
-        self._called("import_archive", kind, where, how)
-        key = image_view().key if kind == "image" else template_view().key
-        return ImportView(kind, key, self._world.import_outcome)
-
-    def receive(self, kind: ByKey, where: str, how: ImportOptions) -> None:
-        self._called("receive", kind, where, how)
-
-    def export_snapshot(
-        self, name: str, label: str, to: Destination, *, image: bool, ram: bool
-    ) -> ExportView:
-        self._called("export_snapshot", name, label, to, image=image, ram=ram)
-        key = f"{name}@{label}.20261121t110000"
-        made = ("imported", 3 << 20, 1.25, name) if to.host else ("written", 3 << 20, 1.25)
-        return ExportView("snapshot", key, to.host or to.where, *made)
-
-    def import_snapshot(
-        self, where: str, request: ImportSnapshot, how: ImportOptions, **options: Any
-    ) -> LabView:
-        self._called("import_snapshot", where, request, how, **options)
-        return lab_view(request.name or "shop")
-
-    def export_dataset(self, which: str, to: Destination) -> ExportView:
-        self._called("export_dataset", which, to)
-        done = "imported" if to.host else "written"
-        return ExportView("dataset", f"{which}@1", to.host or to.where, done, 3 << 20, 1.25)
-
-    def import_dataset(self, where: str, how: ImportOptions, *, talk: bool) -> DatasetView | None:
-        self._called("import_dataset", where, how, talk=talk)
-        return None if talk else dataset_view(how.name or "crm")
 
     def datasets(self) -> list[DatasetView]:
         self._called("datasets")

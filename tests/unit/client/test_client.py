@@ -131,8 +131,8 @@ def test_lists_are_whole(client: Client, here: Site) -> None:
 
 def test_fields_that_no_client_sets_are_refused(client: Client) -> None:
     """Protects from a typo, and from what only the service or its host says, being ignored."""
-    with pytest.raises(TypeError, match="CreateLab has no field idel"):
-        client.create("galera", idel=900)
+    with pytest.raises(TypeError, match="CreateLab has no field idle_time"):
+        client.create("galera", idle_time=900)
     with pytest.raises(TypeError, match="owner"):
         client.create("galera", owner="root")
     with pytest.raises(TypeError, match="files"):

@@ -19,7 +19,7 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.up import up
 from lab.names import Owner
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import Destination, ExportArchive, ImportOptions
 from tests.support.exchange_world import Side, as_it_was
 from tests.support.lifecycle_world import REQUEST, Counter, Verb, nothing, raising
 from tests.unit.lifecycle.promises.test_killed import sweep
@@ -117,7 +117,8 @@ def test_export_is_killed(here: Side, tmp_path: Path, template_archive: bytes) -
         (record,) = ctx.store.templates.all()
 
     def verb(ctx: Context, *, resume: bool = False) -> None:
-        export(ctx, "template", record.key, Destination(str(path), resume=resume))
+        to = Destination(str(path), resume=resume)
+        export(ctx, ExportArchive(kind="template", which=record.key, to=to))
 
     before, step, partial = here.there(), 0, 0
     while here.killed(verb, step):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lab.errors import Busy, Conflict, HostUnfit, InvalidSpec, LabError, NotFound, RestoreFailed
-from lab.exchange.frames import FrameReader
+from lab.exchange.frames import FrameReader, Sink
 from lab.exchange.header import Header
 from lab.exchange.receiving import begin
 from lab.exchange.talk import Speaker
@@ -36,10 +36,10 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.names import CaptureRef, GuestName, Owner, template_ref
 from lab.progress import Event, Progress
-from lab.requests.archives import Destination, ImportOptions
+from lab.requests.archives import Destination, ExportArchive, ImportOptions, ImportSnapshot
 from lab.requests.host import CollectGarbage
 from lab.requests.labs import BranchLab, RollBack
-from lab.requests.snapshots import ImportSnapshot, TakeSnapshot
+from lab.requests.snapshots import TakeSnapshot
 from lab.storage.overwrite import GRAIN, overwrite
 from lab.units import MIB
 from lab.views.labs import LabView
@@ -69,7 +69,7 @@ def there(tmp_path: Path) -> Side:
     return Side(tmp_path / "there")
 
 
-RESUMED = ImportOptions(resume=True)
+RESUMED = ImportSnapshot(how=ImportOptions(resume=True))
 
 
 def write(ctx: Context, name: str, value: int) -> None:
@@ -86,11 +86,17 @@ def taken(side: Side, name: str = "mine", **how: Any) -> str:
         return snapshot.take(ctx, TakeSnapshot(lab="shop", name=name, **how)).label
 
 
+def of_shop(label: str, to: Sink, **more: Any) -> ExportArchive:
+    """The request of an archive of a snapshot."""
+    sent = Destination(sink=to)
+    return ExportArchive(**{"kind": "snapshot", "lab": "shop", "which": label, "to": sent, **more})
+
+
 def exported(side: Side, label: str = "mine", name: str = "shop", **options: Any) -> bytes:
     """The archive of a snapshot."""
     to = io.BytesIO()
     with side.open() as ctx:
-        export_snapshot(ctx, name, label, Destination(sink=to), **options)
+        export_snapshot(ctx, of_shop(label, to, lab=name, **options))
     return to.getvalue()
 
 
@@ -105,8 +111,8 @@ def imported(
     """The lab that is made of it; ``options``: of the import and of the lab."""
     with side.open(hook) as ctx:
         how = import_options(options)
-        asked = ImportSnapshot(name=name, **options)
-        return import_snapshot(ctx, io.BytesIO(archive), asked, how, timeout=20.0, speaker=speaker)
+        asked = ImportSnapshot(how=how, name=name, **options)
+        return import_snapshot(ctx, io.BytesIO(archive), asked, timeout=20.0, speaker=speaker)
 
 
 def header_of(archive: bytes) -> Header:
@@ -496,7 +502,7 @@ def test_a_snapshot_stays_while_it_is_exported(here: Side) -> None:
             return super().write(data)
 
     with here.open() as ctx:
-        export_snapshot(ctx, "shop", "mine", Destination(sink=Checking()))
+        export_snapshot(ctx, of_shop("mine", Checking()))
         assert rows(ctx, "shop") == [1]
         snapshot.remove(ctx, "shop", ["mine"])
     assert Checking.tried
@@ -595,11 +601,11 @@ def test_a_killed_import_is_resumed(here: Side, there: Side) -> None:
     archive = exported(here)
     step = 0
     while there.killed(
-        lambda ctx: import_snapshot(ctx, io.BytesIO(archive), how=RESUMED, timeout=20.0), step
+        lambda ctx: import_snapshot(ctx, io.BytesIO(archive), RESUMED, timeout=20.0), step
     ):
         with there.open() as ctx:
-            again = ImportSnapshot(name="again")
-            import_snapshot(ctx, io.BytesIO(archive), again, RESUMED, timeout=20.0)
+            again = ImportSnapshot(how=RESUMED.how, name="again")
+            import_snapshot(ctx, io.BytesIO(archive), again, timeout=20.0)
             assert rows(ctx, "again") == [1]
             gc(ctx)
             for record in ctx.store.labs.all():
