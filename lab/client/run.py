@@ -69,6 +69,11 @@ class Sent:
         """What is at a path of the service."""
         return self.wire.ask("GET", path_of(*path)).body
 
+    def followed(self, answer: Answer, deadline: Deadline) -> Job:
+        """The job of an answer once it has ended; raises its error."""
+        job_id = read(answer.body, Job).id
+        return self.jobs.follow(job_id, self.listener, timeout=deadline.left).check()
+
     def done(self) -> None:
         """Send it, and return once its job has ended; raises its error."""
         self.jobs.done(self.method, self.path, self.query, self.timeout, self.listener, self.body)
@@ -186,10 +191,11 @@ def _dataset_removed(sent: Sent, request: DeleteDataset) -> bool:
 
 
 def _snapshot(sent: Sent, request: TakeSnapshot) -> SnapshotView:
+    deadline = deadline_of(sent.timeout)
     answer = sent.ask()
     if answer.status == 201:
         return read(answer.body, SnapshotView)
-    job = sent.jobs.follow(read(answer.body, Job).id, sent.listener).check()
+    job = sent.followed(answer, deadline)
     label = job.about.partition(":")[2]
     for found in read(sent.get("labs", request.lab, "snapshots"), list[SnapshotView]):
         if found.label == label:
@@ -199,10 +205,11 @@ def _snapshot(sent: Sent, request: TakeSnapshot) -> SnapshotView:
 
 def _pruned(sent: Sent, _: Request) -> list[str]:
     """The labels of the removed snapshots."""
+    deadline = deadline_of(sent.timeout)
     answer = sent.wire.ask(sent.method, sent.path, twice=True)
     if answer.status == 200:
         return list(read(answer.body, Pruned).removed)
-    job = sent.jobs.follow(read(answer.body, Job).id, sent.listener).check()
+    job = sent.followed(answer, deadline)
     labels = job.about.partition(":")[2]
     return labels.split(",") if labels else []
 

@@ -29,7 +29,9 @@ from lab.errors import (
 )
 from lab.progress import Event
 from lab.requests.labs import RestartLab
+from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec, NodeSize
+from lab.wait import Deadline, until
 from tests.support.answering import answering
 from tests.support.serve_world import MEMORY, Site, site
 
@@ -166,6 +168,14 @@ def test_what_runs_out_of_time_is_called_off(client: Client) -> None:
     with pytest.raises(NotReady, match="has not ended after"):
         client.create("galera", nodes=9, memory=MEMORY, name="late", timeout=0.01)
     assert client.labs() == []
+
+
+def test_the_time_of_a_snapshot_is_limited(client: Client) -> None:
+    """Its job continues, as that of a removal does."""
+    with client.lab("galera", nodes=1, memory=MEMORY, name="work"):
+        with pytest.raises(NotReady, match="has not ended after 0 s"):
+            client.run(TakeSnapshot(lab="work", name="late"), timeout=0.0)
+        assert until(lambda: client.snapshots.all("work")[1:] or None, Deadline.after(20))
 
 
 def test_an_interrupt_calls_off(client: Client) -> None:
