@@ -43,6 +43,8 @@ def test_a_single_server(image: Site) -> None:
             ("SQL", True), ("writable", True),
         ]  # fmt: skip
         assert "mariadbd" in image.lab("logs", name, "-n", "200").stdout
+        # pam_nologin(8): users that were added in the node can log in, and nothing else is said.
+        image.lab("exec", name, "--", "test", "!", "-e", "/run/nologin")
     assert image.settled() == []
     assert "exactly one node" in image.lab("up", "single", "--nodes", "2", code=2).stderr
 
