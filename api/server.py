@@ -18,10 +18,10 @@ import uvicorn
 
 from lab.api.app import create_app
 from lab.api.core.core import Core
-from lab.api.http.connections import AT_ONCE, Connections, Listening, protocol
 from lab.api.jobs.jobs import Jobs
 from lab.api.service import Service
 from lab.api.telemetry.logs import configure, log
+from lab.api.wire.connections import AT_ONCE, Connections, Listening, protocol
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.errors import HostUnfit

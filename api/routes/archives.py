@@ -15,8 +15,8 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
-from lab.api.http.transfer import Transfer, Work
-from lab.api.http.websockets import serve_websocket
+from lab.api.wire.transfer import Transfer, Work
+from lab.api.wire.websockets import serve_websocket
 from lab.lifecycle.archives.export import export
 from lab.lifecycle.archives.import_archive import import_archive
 from lab.names import ByKey

@@ -22,13 +22,13 @@ from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.http.transfer import Transfer
-from lab.api.http.websockets import serve_websocket
 from lab.api.jobs import uploads
 from lab.api.jobs.data import LISTS_DATASETS, last_refresh, latest_of, visible
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_dataset, check_guests
 from lab.api.jobs.submit import new_job, submit
+from lab.api.wire.transfer import Transfer
+from lab.api.wire.websockets import serve_websocket
 from lab.blueprints import blueprint
 from lab.datasets import queries
 from lab.datasets import source as sources

@@ -10,12 +10,12 @@ from fastapi.responses import Response
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.eventlog import topic
-from lab.api.http import sse
 from lab.api.http.answers import Answer, Page, page, paged
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
+from lab.api.wire import sse
 from lab.views.jobs import EventView
 
 router = APIRouter(prefix="/v1", tags=["events"], route_class=Route)

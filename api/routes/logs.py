@@ -17,12 +17,12 @@ from pydantic import BaseModel
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
 from lab.api.core.threads import Route, in_thread
-from lab.api.http import sse
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf
 from lab.api.routes.events import Accept
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName
+from lab.api.wire import sse
 from lab.errors import LabError
 from lab.lifecycle.labs import node_access
 

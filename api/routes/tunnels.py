@@ -14,10 +14,10 @@ from lab.api.core.threads import Route
 from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, core_of
-from lab.api.http.tunnel import Tunnel
-from lab.api.http.websockets import Reach, serve_websocket
 from lab.api.routes.labs import Name
 from lab.api.routes.power import NodeName, check_execute
+from lab.api.wire.tunnel import Tunnel
+from lab.api.wire.websockets import Reach, serve_websocket
 from lab.errors import NotReady
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes.ssh import SshLogin

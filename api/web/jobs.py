@@ -7,7 +7,6 @@ from typing import Annotated, Literal, get_args
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from lab.api.http import sse
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.sessions import session_caller
 from lab.api.routes import jobs as routes
@@ -15,6 +14,7 @@ from lab.api.routes.jobs import Id
 from lab.api.web import pages
 from lab.api.web.events import shown
 from lab.api.web.request import PageRoute, ReadAccess, UseAccess
+from lab.api.wire import sse
 from lab.state.service import JobKind, JobState
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

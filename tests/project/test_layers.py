@@ -59,6 +59,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({""}),
         frozenset({"web"}),
         frozenset({"routes"}),
+        frozenset({"wire"}),
         frozenset({"http", "background"}),
         frozenset({"jobs"}),
         frozenset({"core"}),

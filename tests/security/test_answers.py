@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from lab.api.app import ROUTERS
 from lab.api.http.answers import Answer, model
-from lab.api.http.transfer import Work
+from lab.api.wire.transfer import Work
 from lab.marks import marks
 from lab.names import EVERYWHERE
 from tests.service.test_auth import operations

@@ -25,10 +25,10 @@ import pytest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lab.api.http import middleware
-from lab.api.http.connections import Peer, QuietConnections
 from lab.api.http.sessions import COOKIE
 from lab.api.jobs.submit import new_job
 from lab.api.jobs.work import WORK
+from lab.api.wire.connections import Peer, QuietConnections
 from lab.run import run
 from lab.state.service import JobKind, JobRecord
 from tests.support.answering import answering

@@ -13,7 +13,7 @@ import pytest
 
 from lab.api.events import webhooks
 from lab.api.events.webhooks import NotDelivered, Webhook
-from lab.api.http import sse
+from lab.api.wire import sse
 from tests.support.serve_world import site
 
 

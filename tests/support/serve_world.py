@@ -15,10 +15,10 @@ import uvicorn
 from httpx import Client, Response
 
 from lab.api.core.contexts import Opener
-from lab.api.http.connections import Connections, Listening
 from lab.api.server import config, listen
 from lab.api.service import Service
 from lab.api.telemetry.spans import Trace
+from lab.api.wire.connections import Connections, Listening
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import open_context

@@ -22,8 +22,8 @@ from fastapi import WebSocket, WebSocketDisconnect
 
 from lab.api.core.problem import internal, problem
 from lab.api.http.answers import answer
-from lab.api.http.tunnel import read, watch, write
 from lab.api.telemetry.logs import log
+from lab.api.wire.tunnel import read, watch, write
 from lab.errors import LabError
 from lab.progress import Event, Listener
 from lab.views.archives import ExportView, ImportView

@@ -1,0 +1,1 @@
+"""What is more than a request and its answer: streams of events, WebSockets, silent connections."""
