@@ -17,7 +17,6 @@ from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
 from lab.progress import Event
-from lab.requests.archives import ExportArchive, ImportArchive
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import PROGRAM_LIMIT, BranchLab, CreateLab
 from lab.requests.snapshots import PruneSnapshots
@@ -78,6 +77,8 @@ class RemoteSession:
 
     def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session; ``timeout`` is for all of it."""
+        from lab.requests.archives import ExportArchive, ImportArchive
+
         if isinstance(request, CreateLab):
             return self._here(LabCreation(self._client, self._hear, timeout).up(request))
         if isinstance(request, ExportArchive):
