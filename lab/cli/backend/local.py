@@ -104,7 +104,10 @@ class LocalSession:
     def extend(self, name: str, ttl: float | None) -> LabView:
         """See Session."""
         from lab.lifecycle.labs.lease import extend
+        from lab.requests.labs import ChangeLab
+        from lab.requests.request import check
 
+        check(ChangeLab(lab=name, ttl=ttl))
         return extend(self._context, name, ttl)
 
     def snapshots(self, name: str) -> list[SnapshotView]:

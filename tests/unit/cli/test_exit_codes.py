@@ -45,6 +45,7 @@ INVALID = [
     "status ../x", "stop on --node zz", "up none", "up galera --nodes 12", "extend on 5",
     "wait on --for nonsense", "rollback on --timeout x", "promote single n1", "up galera --set =",
     "up galera --ttl 5s", "up galera --ttl 5s --dry-run", "snapshot import none.lab --ttl 5s",
+    "extend on 5s",
 ]  # fmt: skip
 TABLE = {
     **dict.fromkeys(INVALID, 2),
