@@ -54,6 +54,7 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
     """Figures of labs with ``megabytes`` of SQL beside those of empty ones, in turns."""
     taken: dict[str, list[float]] = {}
     with log.attempt(f"dataset of {megabytes} MB"):
+        home.run("image", "build", "mariadb")  # else the first dataset would count it
         with tempfile.TemporaryDirectory(dir=home.root) as directory:
             warm = Path(directory) / "warm.sql"
             warm.write_text(_WARM)

@@ -51,6 +51,20 @@ _FINAL = ("stopped", "failed", "removing", "unrecorded")
 """States that do not change by waiting."""
 
 
+class LabFields(LabValues, total=False):
+    """Keyword arguments of ``Client.create``, for editors and type checkers, as a test ensures.
+
+    What lab.toml may say, and the further fields of ``CreateLab``.
+    """
+
+    cold: bool
+    protected: bool
+    keep_failed: bool
+    heartbeat: float | None
+    idle: float | None
+    accept_pooled_name: bool
+
+
 class Client:
     """A service and our token for it; closes its connections at the end of a ``with`` block.
 
@@ -93,16 +107,21 @@ class Client:
 
     @contextmanager
     def lab(
-        self, wanted: str | LabSpec, *, heartbeat: float | None = None, **values: Any
+        self,
+        wanted: str | LabSpec,
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        **values: Unpack[LabFields],
     ) -> Iterator[Lab]:
         """A lab for the block, created as by ``create`` and removed at its end in any case.
 
         ``heartbeat``: heartbeats are sent, and the lab outlives this process by so many seconds at
         most. They count as use, for ``idle``.
         """
-        created = self.create(wanted, heartbeat=heartbeat, **values)
+        created = self.create(wanted, timeout=timeout, listener=listener, **values)
         try:
-            with alive(self.heartbeat, created.name, heartbeat):
+            with alive(self.heartbeat, created.name, values.get("heartbeat")):
                 yield created
         finally:
             with suppress(NotFound):  # its lease expired
@@ -114,7 +133,7 @@ class Client:
         *,
         timeout: float | None = None,
         listener: Listener | None = None,
-        **values: Any,
+        **values: Unpack[LabFields],
     ) -> Lab:
         """Create a lab and return it when it is ready.
 
@@ -129,7 +148,7 @@ class Client:
         found: Lab = self.run(_asked(wanted, values), timeout=timeout, listener=listener)
         return found
 
-    def preview(self, wanted: str | LabSpec, **values: Any) -> Preview:
+    def preview(self, wanted: str | LabSpec, **values: Unpack[LabFields]) -> Preview:
         """What ``create`` would create now; nothing is changed. Raises as it does."""
         body = body_of(_asked(wanted, values))
         return read(self._wire.ask("POST", "/v1/preview", body=body, twice=True).body, Preview)

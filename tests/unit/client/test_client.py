@@ -12,8 +12,10 @@ import pytest
 
 from lab import errors
 from lab.client import Client, credentials
+from lab.client.client import LabFields
 from lab.client.heartbeat import alive
 from lab.client.problem import error_of
+from lab.config.labfile import KEYS
 from lab.errors import (
     CommandFailed,
     Conflict,
@@ -28,7 +30,8 @@ from lab.errors import (
     Unauthorized,
 )
 from lab.progress import Event
-from lab.requests.labs import RestartLab
+from lab.requests.labs import ClusterRequest, CreateLab, RestartLab
+from lab.requests.request import body_fields
 from lab.requests.snapshots import TakeSnapshot
 from lab.spec import LabSpec, NodeSize
 from lab.wait import Deadline, until
@@ -134,12 +137,18 @@ def test_lists_are_whole(client: Client, here: Site) -> None:
 def test_fields_that_no_client_sets_are_refused(client: Client) -> None:
     """Protects from a typo, and from what only the service or its host says, being ignored."""
     with pytest.raises(TypeError, match="CreateLab has no field idle_time"):
-        client.create("galera", idle_time=900)
+        client.create("galera", idle_time=900)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="owner"):
-        client.create("galera", owner="root")
+        client.create("galera", owner="root")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="files"):
         client.datasets.create("crm", "lab:shop", files=("more.sql",))
     assert client.labs() == []
+
+
+def test_editors_and_type_checkers_know_all_fields() -> None:
+    """Protects those who write tests with the client: a typo is seen before they run."""
+    further = set(body_fields(CreateLab)) - set(body_fields(ClusterRequest))
+    assert set(LabFields.__annotations__) == KEYS.keys() | further
 
 
 def test_refusals_are_our_errors(client: Client, here: Site) -> None:
