@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 class KnownTokens:
-    """Tokens that were found valid, and nothing was stored since: they need no look-up.
+    """Tokens that were found valid, and none was changed since: they need no look-up.
 
     For use in the service's loop and its threads. When they are used is remembered here, and
     written by ``record_uses``, so that no request that reads waits for the record.
@@ -29,7 +29,7 @@ class KnownTokens:
 
     def find(self, store: Store, text: str) -> TokenRecord | None:
         """The record of a token; None if it is to be checked. Takes microseconds."""
-        version, key = store.version(), _key(text)
+        version, key = store.tokens_version(), _key(text)
         with self._lock:
             record = self._found.get(key) if version == self._version else None
         if record is None or not tokens.valid(record):
@@ -39,12 +39,13 @@ class KnownTokens:
 
     def check(self, store: Store, text: str) -> TokenRecord:
         """``tokens.check``, remembered."""
-        version = store.version()  # of before: what is stored meanwhile makes it another
+        before, version = store.version(), store.tokens_version()
         record = tokens.check(store, text)
-        with self._lock:
-            if version != self._version or len(self._found) >= _MOST:
-                self._version, self._found = version, {}
-            self._found[_key(text)] = record
+        if store.version() == before:  # else it may have changed before it was read
+            with self._lock:
+                if version != self._version or len(self._found) >= _MOST:
+                    self._version, self._found = version, {}
+                self._found[_key(text)] = record
         self.used(record.id)
         return record
 
@@ -76,8 +77,10 @@ class KnownTokens:
             with self._lock:
                 self._used = {**used, **self._used}
             raise
-        version = store.version()  # of before, as in ``check``
+        before, version = store.version(), store.tokens_version()
         now = {record.id: record for record in store.tokens.all()}
+        if store.version() != before:  # as in ``check``
+            now = {}
         with self._lock:
             known = {key: now.get(record.id) for key, record in self._found.items()}
             self._found = {key: record for key, record in known.items() if record is not None}

@@ -100,6 +100,7 @@ class Observing:
     def __init__(self, settings: Settings, store: Store, contexts: Contexts) -> None:
         self._settings, self._store, self._contexts = settings, store, contexts
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._version: object = None
         self._labs: dict[str, LabWithNodes] = {}
         self._seen: dict[str, tuple[LabWithNodes, Observation | None, Seen]] = {}
@@ -124,25 +125,31 @@ class Observing:
     def labs(self) -> Mapping[str, LabWithNodes]:
         """The records of all labs, by name and in its order; one object while one has not changed.
 
-        They are read again only after something was stored.
+        They are read again only after one was changed: a job stores much else.
         """
-        version = self._store.version()
-        with self._lock:
-            if version == self._version:
-                return self._labs
+        known = self.known()
+        if known is not None:
+            return known
+        with self._reading:  # one for all who ask meanwhile
+            known = self.known()
+            return self._read() if known is None else known
+
+    def _read(self) -> Mapping[str, LabWithNodes]:
+        before, version = self._store.version(), self._store.labs_version()
         read = {found.lab.name: found for found in self._store.labs_with_nodes()}
+        after = self._store.version()
         with self._lock:
             for name, found in read.items():
                 if self._labs.get(name) == found:
                     read[name] = self._labs[name]
-            # The version is of before: what was stored since is read the next time.
-            self._version, self._labs = version, read
+            # What was stored meanwhile is read the next time.
+            self._version, self._labs = version if before == after else None, read
             self._seen = {name: one for name, one in self._seen.items() if name in read}
             return read
 
     def known(self) -> Mapping[str, LabWithNodes] | None:
-        """``labs``, if nothing was stored since they were read; else None."""
-        version = self._store.version()
+        """``labs``, if none was changed since they were read; else None."""
+        version = self._store.labs_version()
         with self._lock:
             return self._labs if version == self._version else None
 

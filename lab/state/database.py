@@ -12,11 +12,12 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Table, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.pool import NullPool
@@ -29,8 +30,21 @@ from lab.state import migrate
 BUSY_TIMEOUT = 10.0
 """Seconds to wait for another process that writes."""
 
+_COMPARED = 500
+"""Rows of a table that are compared to see whether something in it changed."""
 _WRITE_LOCK = 0x1AB5747E
 """The key of the advisory lock that writers on PostgreSQL take."""
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """The rows of some tables."""
+
+    number: object
+    """The version of the whole at which they were read last."""
+    rows: list[object]
+    version: object
+    """What was answered for these rows."""
 
 
 class Database:
@@ -54,6 +68,7 @@ class Database:
         self._watch: sqlite3.Connection | None = None
         self._watched: tuple[int, int] | None = None
         self._watches = 0
+        self._contents: dict[tuple[Table, ...], _Contents] = {}
 
     @property
     def where(self) -> str:
@@ -71,25 +86,64 @@ class Database:
         """What is equal to an earlier answer only if nothing was committed since, by anybody.
 
         Asked for each request of a service, so it takes microseconds: SQLite counts the commits of
-        other connections (``PRAGMA data_version``), and this one commits nothing. A server of its
-        own has no such number, and each answer differs.
+        other connections (``PRAGMA data_version``), and this one commits nothing, nor waits. A
+        server of its own has no such number, and each answer differs.
         """
+        with self._watching:
+            return self._version()
+
+    def version_of(self, *tables: Table) -> object:
+        """``version`` of these tables alone: what is stored elsewhere leaves it as it is.
+
+        What is read after it has this version only if ``version`` is the same before and after:
+        rows can change, and change back. Of tables with many rows it is ``version``.
+        """
+        with self._watching:
+            number, known = self._version(), self._contents.get(tables)
+            if known is not None and known.number == number:
+                return known.version
+            rows = self._rows(tables) if isinstance(number, tuple) else None
+            if rows is None:
+                return number
+            version = known.version if known is not None and known.rows == rows else object()
+            self._contents[tables] = _Contents(number, rows, version)
+            return version
+
+    def _version(self) -> object:
         if self._path is None or self._home.full:  # then others need the file for themselves
             return object()
-        with self._watching:
-            inode = self._file_inode()
-            if self._watch is None or inode != self._watched:
-                self._unwatch()
-                if inode is None:
-                    return object()
-                self._watch = sqlite3.connect(self._path, check_same_thread=False)
-                self._watched, self._watches = inode, self._watches + 1
-            try:
-                (number,) = self._watch.execute("PRAGMA data_version").fetchone()
-            except sqlite3.Error:  # such as a file that is replaced now; the next use reports it
-                self._unwatch()
+        inode = self._file_inode()
+        if self._watch is None or inode != self._watched:
+            self._unwatch()
+            if inode is None:
                 return object()
-            return self._watches, number
+            self._watch = sqlite3.connect(self._path, timeout=0, check_same_thread=False)
+            self._watched, self._watches = inode, self._watches + 1
+        try:
+            (number,) = self._watch.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:  # such as a file that is replaced now; the next use reports it
+            self._unwatch()
+            return object()
+        return self._watches, number
+
+    def _rows(self, tables: Sequence[Table]) -> list[object] | None:
+        """All rows of tables as they are stored; None if they are many, or cannot be read."""
+        found: list[object] = []
+        for table in tables:
+            if self._watch is None:
+                return None
+            try:
+                cursor = self._watch.execute(
+                    f"SELECT * FROM {table.name} LIMIT {_COMPARED + 1}"  # noqa: S608  # our names
+                )
+                rows = cursor.fetchall()
+            except sqlite3.Error:
+                self._unwatch()
+                return None
+            if len(rows) > _COMPARED:
+                return None
+            found.append(rows)
+        return found
 
     def _unwatch(self) -> None:
         if self._watch is not None:

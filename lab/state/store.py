@@ -52,6 +52,14 @@ class Store:
         """What is equal to an earlier answer only if nothing was stored since, by anybody."""
         return self._database.version()
 
+    def labs_version(self) -> object:
+        """``version`` of labs and nodes alone; see ``Database.version_of``."""
+        return self._database.version_of(schema.labs, schema.nodes)
+
+    def tokens_version(self) -> object:
+        """``version`` of tokens alone; see ``Database.version_of``."""
+        return self._database.version_of(schema.tokens)
+
     def sync(self) -> None:
         """Make what was stored survive a power loss, which may undo the last few changes else."""
         self._database.sync()

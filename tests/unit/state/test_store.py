@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +202,38 @@ def test_events(store: Store) -> None:
     assert len(store.events.latest()) == 6
     assert store.events.prune(latest[-1].at) == 4
     assert [entry.step for entry in store.events.latest()] == ["clone", "gc"]
+
+
+def test_what_else_is_stored_leaves_the_version_of_labs(store: Store, tmp_path: Path) -> None:
+    """Protects readers of a service: a job stores steps all the time, and changes a lab rarely."""
+    with Store(Home(tmp_path / "home")) as other:
+        other.labs.add(lab())
+        labs, all_of_it = store.labs_version(), store.version()
+        other.events.add("lab:pxc", "ready", "done")
+        assert store.version() != all_of_it
+        assert store.labs_version() == labs
+        changes: list[Callable[[], object]] = [
+            lambda: other.labs.update("pxc", protected=True),
+            lambda: other.labs.update("pxc", protected=False),
+            lambda: other.nodes.add([node("pxc", 1)]),
+            lambda: other.labs.remove("pxc"),
+        ]
+        for change in changes:
+            change()
+            now = store.labs_version()
+            assert now != labs
+            assert store.labs_version() == now
+            labs = now
+        assert store.tokens_version() == store.tokens_version()
+
+
+def test_the_version_of_many_labs_is_that_of_all(store: Store, tmp_path: Path) -> None:
+    """Protects the service's loop from comparing for longer than reading would take."""
+    with Store(Home(tmp_path / "home")) as other:
+        with other.transaction():
+            for number in range(501):
+                other.labs.add(lab(f"lab{number}"))
+        labs = store.labs_version()
+        assert labs == store.version()
+        other.events.add("lab:lab1", "ready", "done")
+        assert store.labs_version() != labs
