@@ -26,7 +26,6 @@ from lab.observe.account import Account
 from lab.observe.sql import ask as ask_sql
 from lab.observe.sql import ask_all
 from lab.observe.states import LAB_STATES, NODE_STATES, LabState, NodeState
-from lab.options import Options
 from lab.wait import Deadline, until
 from tests import ROOT
 from tests.support.asking import asking
@@ -120,7 +119,7 @@ def test_nodes_of_a_busy_host_are_ready_if_they_answer_late(world: World) -> Non
     """
     world.answer_timeout = Settings.answer_timeout
     with world.open() as ctx:
-        up(ctx, named("shop", blueprint="replication", nodes=3, options=Options(topology="chain")))
+        up(ctx, named("shop", blueprint="replication", nodes=3, topology="chain"))
 
         def answer_late(_port: int, timeout: float) -> None:
             time.sleep(min(0.3, timeout))
