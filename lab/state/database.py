@@ -42,7 +42,8 @@ class _Contents:
 
     number: object
     """The version of the whole at which they were read last."""
-    rows: list[object]
+    rows: list[object] | None
+    """None: not kept, see ``Database._rows``."""
     version: object
     """What was answered for these rows."""
 
@@ -104,8 +105,9 @@ class Database:
                 return known.version
             rows = self._rows(tables) if isinstance(number, tuple) else None
             if rows is None:
-                return number
-            version = known.version if known is not None and known.rows == rows else object()
+                version = number
+            else:
+                version = known.version if known is not None and known.rows == rows else object()
             self._contents[tables] = _Contents(number, rows, version)
             return version
 
