@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from operator import gt, le, lt
@@ -122,9 +123,10 @@ def check(request: R) -> R:
             try:
                 msgspec.convert(msgspec.to_builtins(value), its)
             except msgspec.ValidationError as error:
-                raise _outside(name.replace("_", " "), value, its) or InvalidSpec(
-                    f"{name.replace('_', ' ')} is invalid: {error}"
-                ) from None
+                what, found = name.replace("_", " "), None
+                with suppress(TypeError):  # a value of another type has no such limits
+                    found = _outside(what, value, its)
+                raise found or InvalidSpec(f"{what} is invalid: {error}") from None
     return request
 
 

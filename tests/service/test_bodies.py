@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 import pytest
@@ -100,6 +100,21 @@ def test_limits_hold_on_the_command_line() -> None:
         check(CreateDataset(name="shop", source="x", tables=("a.b", "s" * 5000)))
     with pytest.raises(InvalidSpec, match=r"^tables has 300 entries, 200 at most$"):
         check(CreateDataset(name="shop", source="x", tables=("a.b",) * 300))
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (CreateLab(blueprint="pxc", ttl=cast("float", "1h")), "ttl is invalid: "),
+        (CreateLab(blueprint=cast("str", 5)), "blueprint is invalid: "),
+        (BranchLab(lab="shop", count=cast("int", None)), "count is invalid: "),
+        (CreateDataset(name="x", source="y", tables=(cast("str", 5),)), "tables is invalid: "),
+    ],
+)
+def test_a_value_of_another_type_is_refused(asked: Request, what: str) -> None:
+    """Protects callers from Python from a TypeError of ours, which names no field."""
+    with pytest.raises(InvalidSpec, match=what):
+        check(asked)
 
 
 def test_every_pattern_has_a_meaning() -> None:
