@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,12 @@ def _by_series(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not value:
         raise WrongType
     return tuple((_SERIES.parse(series), _RECIPE.parse(recipe)) for series, recipe in value.items())
+
+
+def _by_date(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(type(day) is date for day in value.values()):
+        raise WrongType
+    return tuple((_SERIES.parse(series), day.isoformat()) for series, day in value.items())
 
 
 DialectName = Literal["mariadb", "mysql"]
@@ -62,6 +69,8 @@ class Family:
     """The parameters with which Connector/J does; ``{ca}``: the path of the certificate."""
     loads_datasets: bool = False
     """Whether datasets can be made on it."""
+    run: Annotated[tuple[tuple[str, str], ...], Key("a table of dates by series", _by_date)] = ()
+    """The series that the project's own tests ran labs on, and the last day, as 2026-11-27."""
     recorded: Annotated[str, _WORD] = ""
     """The engine in its recipes and in records; empty: the family's name."""
     runs: Annotated[str, _WORD] = ""
@@ -91,6 +100,8 @@ def families(file: Path = FILE) -> tuple[Family, ...]:
                 f"{file}: the recipe of the first series of {family.name} is {family.series[0][1]}",
                 hint="a family has the name of that recipe",
             )
+        if other := dict(family.run).keys() - dict(family.series).keys():
+            raise InvalidSpec(f"{file}: {family.name} has no series {', '.join(sorted(other))}")
     return tuple(found)
 
 
@@ -201,6 +212,12 @@ def image_recipe(text: str) -> str:
             f"there is no series {series[:40]!r} of {engine}", hint=f"there are: {known_names}"
         )
     raise InvalidSpec(f"{text} has {len(found)} recipes", hint=f"name one: {', '.join(found)}")
+
+
+def series_of(recipe_name: str) -> str:
+    """The series of that recipe; empty if it is of none."""
+    every = (pair for family in families() for pair in family.series)
+    return next((series for series, name in every if name == recipe_name), "")
 
 
 def _names(family: Family) -> list[str]:

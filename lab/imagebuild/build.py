@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.config.enginefile import series_of
 from lab.config.profile import VOLUMES, Layout
-from lab.errors import CommandFailed, HostUnfit
+from lab.errors import CommandFailed, HostUnfit, RecipeFailed
 from lab.imagebuild import bootstrap, disk, isolate, kernel, manifest, repository
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import GUEST, HERE, Guest, Recipe, all_packages, load_guest
@@ -241,7 +243,7 @@ def _describe(job: _Job) -> BuiltImage:
         initrd=initrd,
         cmdline=job.guest.cmdline,
         engine=recipe.engine,
-        engine_version=manifest.upstream(packages[recipe.version_package]),
+        engine_version=engine_version(recipe, packages),
         size=recipe.disk,
         user=recipe.user,
         uid=uid,
@@ -254,6 +256,18 @@ def _describe(job: _Job) -> BuiltImage:
         },
         option_file=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
     )
+
+
+def engine_version(recipe: Recipe, packages: Mapping[str, str]) -> str:
+    """The engine's version, which is of its recipe's series: repositories move on."""
+    version, series = manifest.upstream(packages[recipe.version_package]), series_of(recipe.name)
+    if series and not f"{version}.".startswith(f"{series}."):
+        raise RecipeFailed(
+            f"the repository has version {version} of {recipe.version_package}, and the recipe"
+            f" {recipe.name} is for the series {series}",
+            hint="request another series; `lab engine ls` lists them",
+        )
+    return version
 
 
 def _explain(job: _Job, error: CommandFailed) -> HostUnfit | CommandFailed:

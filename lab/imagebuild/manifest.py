@@ -95,8 +95,11 @@ def installed(root: Path) -> dict[str, str]:
 
 
 def upstream(version: str) -> str:
-    """The upstream part of a Debian ``version``: ``1:11.8.6-0+deb13u1`` is ``11.8.6``."""
-    return version.split(":", 1)[-1].rsplit("-", 1)[0]
+    """The upstream part of a Debian ``version``: ``1:11.8.6-0+deb13u1`` is ``11.8.6``.
+
+    Without what a packager appends to it, as MariaDB does: ``1:11.4.12+maria~deb12``.
+    """
+    return version.split(":", 1)[-1].rsplit("-", 1)[0].partition("+")[0]
 
 
 def account(root: Path, user: str) -> tuple[int, int]:

@@ -29,6 +29,7 @@ def _disk(value: object) -> int:
 
 _PACKAGE = matching("a package's name", r"[a-z0-9][a-z0-9+.-]+")  # Debian Policy 5.6.7
 _URL = matching("an http or https URL", r"https?://[^\s\]]+")
+_COMPONENT = matching("a component such as main", r"[a-z][a-z0-9.-]*")
 _FILE = matching("a file's name", r"[\w#.-]+")
 _Word = Annotated[str, matching("a word of small letters, digits and hyphens", r"[a-z][a-z0-9-]*")]
 _Path = Annotated[str, matching("an absolute path in the guest", r"(/[\w.-]+)+")]
@@ -44,7 +45,7 @@ class Repository:
     (``reachable``). A build needs all of them: apt fails if one does not have ``suite``."""
     suite: _Word
     """The suite of all of them."""
-    component: _Word
+    component: Annotated[str, _COMPONENT]
     """The component of all of them."""
     key_url: Annotated[str, _URL]
     """Where the public key is fetched from at build time."""

@@ -12,6 +12,7 @@ import shlex
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lab.errors import CommandFailed, OutOfReach, RecipeFailed
 from lab.imagebuild.recipe import Repository
@@ -21,6 +22,9 @@ KEYRING = "/etc/apt/keyrings/lab-recipe.gpg"
 """Where the key lies in the guest."""
 
 _SOURCE = "/etc/apt/sources.list.d/lab-recipe.list"
+_PREFERENCES = "/etc/apt/preferences.d"
+_PRIORITY = 990
+"""Of its packages: above Debian's, whose version may be higher (apt_preferences(5))."""
 _KEY_NAME = "lab-recipe.gpg"
 _KEY_LIMIT = 1 << 20
 _TIMEOUT = 20.0
@@ -79,7 +83,9 @@ def setup_hooks(repository: Repository, scratch: Path) -> list[str]:
     """
     key = shlex.quote(str(pinned_key(repository, scratch)))
     entries = shlex.quote(source_entries(repository, str(scratch / _KEY_NAME)))
+    preferred = shlex.quote(preferences(repository))
     return [
+        f'mkdir -p "$1{_PREFERENCES}" && printf %s {preferred} >"$1{_PREFERENCES}/lab-recipe"',
         f'mkdir -p "$1/etc/apt/keyrings" && cp {key} "$1{KEYRING}" && chmod 644 "$1{KEYRING}"',
         f'printf %s {entries} >"$1{_SOURCE}"',
     ]
@@ -97,6 +103,14 @@ def source_entries(repository: Repository, keyring: str) -> str:
     return "".join(
         f"deb {options} {url} {repository.suite} {repository.component}\n"
         for url in repository.urls
+    )
+
+
+def preferences(repository: Repository) -> str:
+    """Text for apt_preferences(5) by which the repository's packages are chosen before Debian's."""
+    hosts = dict.fromkeys(urlsplit(url).hostname for url in repository.urls)
+    return "\n".join(
+        f'Package: *\nPin: origin "{host}"\nPin-Priority: {_PRIORITY}\n' for host in hosts
     )
 
 

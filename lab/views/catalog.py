@@ -64,6 +64,10 @@ class EngineView:
     """The keys of those that are built."""
     templates: Public[tuple[str, ...]] = ()
     """The keys of those formed of them."""
+    tested: Annotated[str, public("2026-11-27")] = ""
+    """The last day on which the project's own tests ran labs on it; empty: they never did."""
+    formed_at: Public[Time] = 0.0
+    """When a template was last formed of it on this host; 0: none is there."""
 
 
 @dataclass(frozen=True)

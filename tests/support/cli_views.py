@@ -54,6 +54,7 @@ def engine_view(name: str = "mariadb:11.8", **fields: Any) -> EngineView:
             "packages": ("Debian trixie",),
             "build": "yes",
             "images": ("mariadb-0123456789abcdef",),
+            "tested": "2026-11-27",
             **fields,
         }
     )

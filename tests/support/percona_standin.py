@@ -18,7 +18,8 @@ from pathlib import Path
 from tests.support.apt_repository import package, publish
 
 CLUSTER = "percona-xtradb-cluster"
-VERSION = "8.4.10-10-1.trixie"
+VERSIONS = {"trixie": "8.4.10-10-1.trixie", "bookworm": "8.0.45-36-1.bookworm"}
+"""Of the packages in a suite, as Percona writes them."""
 STARTS = "var/log/mysql-starts"
 """A line for each start of the server: its network namespace, and its arguments."""
 STATEMENTS = "var/log/mysql-statements"
@@ -161,9 +162,9 @@ systemctl start percona-telemetry-agent.service 2>/dev/null || :
 """
 
 
-def fields(name: str, depends: str = "") -> dict[str, str]:
+def fields(name: str, version: str, depends: str = "") -> dict[str, str]:
     """The control file of a package."""
-    found = {"Package": name, "Version": VERSION, "Architecture": "amd64",
+    found = {"Package": name, "Version": version, "Architecture": "amd64",
              "Maintainer": "x <x@example.org>"}  # fmt: skip
     return {**found, **({"Depends": depends} if depends else {})}
 
@@ -186,8 +187,11 @@ def _without_cluster(program: str) -> str:
 
 def write(root: Path, scratch: Path, suite: str, product: str = CLUSTER) -> Path:
     """Build all packages below ``root`` and index them; the Release file to be signed."""
+    version = VERSIONS[suite]
     server = fields(
-        f"{product}-server", f"{product}-client, qpress, percona-telemetry-agent, perl-base"
+        f"{product}-server",
+        version,
+        f"{product}-client, qpress, percona-telemetry-agent, perl-base",
     )
     mysqld = _MYSQLD if product == CLUSTER else _without_cluster(_MYSQLD)
     server["Pre-Depends"] = "adduser"
@@ -204,11 +208,11 @@ def write(root: Path, scratch: Path, suite: str, product: str = CLUSTER) -> Path
             "usr/sbin/mysqld": mysqld,
             "usr/bin/mysql-systemd": "#!/bin/bash\nexit 0\n",
         }),
-        "client": (fields(f"{product}-client"), {
+        "client": (fields(f"{product}-client", version), {
             "usr/bin/mysql": _CLIENT, "usr/bin/mysqladmin": _CLIENT,
         }),
-        "qpress": (fields("qpress"), {"usr/bin/qpress": "#!/bin/sh\n"}),
-        "agent": (fields("percona-telemetry-agent"), {
+        "qpress": (fields("qpress", version), {"usr/bin/qpress": "#!/bin/sh\n"}),
+        "agent": (fields("percona-telemetry-agent", version), {
             "DEBIAN/postinst": _AGENT_POSTINST,
             "usr/lib/systemd/system/percona-telemetry-agent.service": _AGENT,
             "usr/bin/percona-telemetry-agent": "#!/bin/sh\n",

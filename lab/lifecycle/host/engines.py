@@ -41,6 +41,7 @@ def engines(ctx: Context) -> list[EngineView]:
             built = [i for i in images if i.recipe == name and i.state == "ready" and not i.dataset]
             keys = {image.key for image in built}
             formed = [t for t in templates if t.image in keys and t.state == "ready"]
+            own = [template for template in formed if not template.source]
             found.append(
                 EngineView(
                     name=f"{family.engine}:{series}",
@@ -52,7 +53,9 @@ def engines(ctx: Context) -> list[EngineView]:
                     build=build,
                     why=why,
                     images=tuple(sorted(keys)),
-                    templates=tuple(sorted(t.key for t in formed if not t.source)),
+                    templates=tuple(sorted(template.key for template in own)),
+                    tested=dict(family.run).get(series, ""),
+                    formed_at=max((template.created_at for template in own), default=0.0),
                 )
             )
     return found

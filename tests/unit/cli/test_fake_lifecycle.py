@@ -267,7 +267,7 @@ class FakeSession:
         self._called("engines")
         return [
             engine_view(),
-            engine_view("percona:8.0", server="Percona Server 8.0", default=False,
+            engine_view("percona:8.0", server="Percona Server 8.0", default=False, tested="",
                         packages=("Debian bookworm", "http://percona/ps-80/apt"),
                         build="unreachable", why="http://percona/ps-80/apt did not answer"),
         ]  # fmt: skip

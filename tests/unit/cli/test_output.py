@@ -485,12 +485,13 @@ def test_engines(capsys: Capture) -> None:
     """Protects what a user reads before the first lab: what can be had here, and why not."""
     assert out(capsys, "engine", "ls") == (
         "ENGINE          SERVER              BLUEPRINTS     PACKAGES                  BUILD"
-        "        IMAGES  TEMPLATES\n"
+        "        IMAGES  TEMPLATES  RUN BY\n"
         "mariadb:11.8 *  MariaDB 11.8        galera,single  Debian trixie             yes"
-        "               1          -\n"
+        "               1          -  project, 2026-11-27\n"
         "percona:8.0     Percona Server 8.0  galera,single  http://percona/ps-80/apt  unreachable"
-        "       1          -\n"
+        "       1          -  nobody\n"
         "* the default series of its engine\n"
+        "RUN BY: who ran labs on it last, this host or the tests of lab's project\n"
         "Percona Server 8.0: http://percona/ps-80/apt did not answer\n"
     )
     assert out(capsys, "engine", "ls", "-o", "name") == "mariadb:11.8\npercona:8.0\n"

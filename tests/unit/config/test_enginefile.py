@@ -28,6 +28,9 @@ from lab.imagebuild.recipe import load, recipes
         ("group", "percona:8.4", "percona-server"),
         ("group", "mysql", "mysql"),
         ("replication", "mysql:9.7", "mysql"),
+        ("group", "mysql:8.4", "mysql-8.4"),
+        ("single", "mysql:26.10", "mysql-26.10"),
+        ("galera", "mariadb:11.4", "mariadb-11.4"),
         # as requests have always been able to
         ("pxc", "percona-xtradb-cluster", "percona-xtradb-cluster"),
     ],
@@ -39,7 +42,7 @@ def test_what_an_engine_means(plan: str, engine: str, recipe: str) -> None:
 @pytest.mark.parametrize(
     ("plan", "engine", "said", "hint"),
     [
-        ("galera", "mariadb:10.1", "no series '10.1' of mariadb", "mariadb:11.8, mariadb:10.11"),
+        ("galera", "mariadb:10.1", "no series '10.1' of mariadb", "mariadb:11.8, mariadb:11.4"),
         ("galera", "mariadb:", "no series '' of mariadb", "mariadb:11.8"),
         ("group", "percona:5.7", "no series '5.7' of percona for group", "percona:8.4"),
         ("galera", "marriadb", "cannot run on the engine 'marriadb'", "did you mean 'mariadb'?"),
@@ -74,7 +77,8 @@ def test_all_recipes_are_of_a_series_and_all_series_have_a_recipe() -> None:
 def test_every_name_that_is_offered_is_taken() -> None:
     """Protects Tab and the hints."""
     assert enginefile.engines() == (
-        "mariadb", "mariadb:11.8", "mariadb:10.11", "mysql", "mysql:9.7",
+        "mariadb", "mariadb:11.8", "mariadb:11.4", "mariadb:10.11", "mariadb:10.6",
+        "mysql", "mysql:9.7", "mysql:26.10", "mysql:8.4", "mysql:8.0",
         "percona", "percona:8.4", "percona:8.0",
     )  # fmt: skip
     for name in KNOWN:
@@ -112,10 +116,10 @@ def test_a_further_series_is_a_line(tmp_path: Path) -> None:
     """Protects the promise of images/engines.toml: no code names a series."""
     text = enginefile.FILE.read_text()
     file = tmp_path / "engines.toml"
-    added = '"10.11" = "mariadb-10.11"\n"11.4" = "mariadb-11.4"\n'
-    file.write_text(text.replace('"10.11" = "mariadb-10.11"\n', added))
+    added = '"10.6" = "mariadb-10.6"\n"12.3" = "mariadb-12.3"\n'
+    file.write_text(text.replace('"10.6" = "mariadb-10.6"\n', added))
     [mariadb] = [one for one in enginefile.families(file) if one.name == "mariadb"]
-    assert mariadb.series[-1] == ("11.4", "mariadb-11.4")
+    assert mariadb.series[-1] == ("12.3", "mariadb-12.3")
     assert mariadb.suits(blueprint("galera").engines)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec, RecipeFailed
 from lab.imagebuild import bootstrap, disk, kernel, manifest
-from lab.imagebuild.build import TOOLS, build
+from lab.imagebuild.build import TOOLS, build, engine_version
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import load
 from lab.progress import Event, Progress
@@ -231,6 +231,19 @@ def test_installed_packages(tmp_path: Path) -> None:
     assert manifest.installed(tmp_path) == {"a": "1:11.8.6-0+deb13u1"}
     assert manifest.upstream("1:11.8.6-0+deb13u1") == "11.8.6"
     assert manifest.upstream("8.4.5-5-1.bookworm") == "8.4.5-5"
+    assert manifest.upstream("1:11.4.12+maria~deb12") == "11.4.12"
+    assert manifest.upstream("8.4.11-1debian13") == "8.4.11"
+    assert manifest.upstream("26.10.0-1debian13") == "26.10.0"
+
+
+def test_a_repository_that_moved_on_is_no_series() -> None:
+    """Protects from a lab of mysql:26.10 that is 27.1, or 9.70 where 9.7 was requested."""
+    recipe = load("mysql-26.10")
+    assert engine_version(recipe, {recipe.version_package: "26.10.0-1debian13"}) == "26.10.0"
+    for other in ("27.1.0-1debian13", "26.1.0-1debian13", "26.100.0-1debian13"):
+        with pytest.raises(RecipeFailed, match=r"mysql-26\.10 is for the series 26\.10"):
+            engine_version(recipe, {recipe.version_package: other})
+    assert engine_version(load("haproxy"), {"haproxy": "3.0.11-1+deb13u1"}) == "3.0.11"
 
 
 def test_account(tmp_path: Path) -> None:

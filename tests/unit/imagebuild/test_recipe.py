@@ -30,7 +30,8 @@ def spoil(root: Path, old: str, new: str) -> None:
 
 def test_all_recipes_load() -> None:
     servers = [
-        "mariadb", "mariadb-10.11", "mysql", "percona-server", "percona-server-8.0",
+        "mariadb", "mariadb-10.11", "mariadb-10.6", "mariadb-11.4",
+        "mysql", "mysql-26.10", "mysql-8.0", "mysql-8.4", "percona-server", "percona-server-8.0",
         "percona-xtradb-cluster", "percona-xtradb-cluster-8.0",
     ]  # fmt: skip
     others = ["galera-arbitrator", "haproxy", "mysql-router"]
@@ -41,12 +42,21 @@ def test_all_recipes_load() -> None:
     assert load("mariadb").disk == 8 * GIB
 
 
-@pytest.mark.parametrize("name", [name for name in recipes() if "percona" in name])
-def test_percona_key_is_pinned(name: str) -> None:
-    """The fingerprint is what Percona publishes; a slip here would trust somebody else."""
-    repository = load(name).repository
-    assert repository is not None
-    assert repository.key_fingerprint == "4D1BB29D63D98E422B2113B19334A25F8507EFA5"
+@pytest.mark.parametrize(
+    ("host", "fingerprint"),
+    [
+        ("repo.percona.com", "4D1BB29D63D98E422B2113B19334A25F8507EFA5"),
+        ("repo.mysql.com", "BCA43417C3B485DD128EC6D4B7B3B788A8D3785C"),
+        ("deb.mariadb.org", "177F4010FE56CA3336300305F1656F24C74CD1D8"),
+        ("archive.mariadb.org", "177F4010FE56CA3336300305F1656F24C74CD1D8"),
+    ],
+)
+def test_the_keys_of_vendors_are_pinned(host: str, fingerprint: str) -> None:
+    """The fingerprint is what its owner publishes; a slip here would trust somebody else."""
+    found = [one.repository for one in map(load, recipes()) if one.repository]
+    of_host = [one for one in found if one.urls[0].startswith(f"http://{host}/")]
+    assert of_host
+    assert {one.key_fingerprint for one in of_host} == {fingerprint}
 
 
 @pytest.mark.parametrize("name", [name for one in families() for _, name in one.series])

@@ -5,6 +5,7 @@ The repository is a tiny signed one, served on loopback.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -150,16 +151,20 @@ def test_source_entries_trust_one_key() -> None:
     assert all("signed-by=/k.gpg" in line and line.startswith("deb [") for line in lines)
 
 
-def fetch_probe(served: Served, scratch: Path) -> Path:
-    """Let mmdebstrap fetch lab-probe from a root file system of that package alone."""
+def fetch_probe(served: Served, scratch: Path, debian: str = "") -> Path:
+    """Let mmdebstrap fetch lab-probe from a root file system of that package alone.
+
+    ``debian``: the index of the place of Debian's own packages, which is ``scratch``.
+    """
     (served.root / "key.asc").write_bytes(served.owner.public())
     root = scratch / "root"
-    setup = [*repository.setup_hooks(served.described, scratch), 'rm -f "$1/etc/apt/sources.list"']
+    alone = 'rm -f "$1/etc/apt/sources.list"'
+    setup = [*repository.setup_hooks(served.described, scratch), *([] if debian else [alone])]
     options = bootstrap.command(root, "", ["lab-probe"], setup=setup)[1:-2]
     # Nothing but that package: it is unpacked, not installed, as there is no dpkg in it.
     options = ["--variant=extract", *(o for o in options if not o.startswith("--variant"))]
     argv = ["mmdebstrap", *options, "", str(root), f"deb [trusted=yes] file:{scratch} ./"]
-    (scratch / "Packages").write_text("")
+    (scratch / "Packages").write_text(debian)
     bootstrap.bootstrap(argv, scratch / "log", Progress())
     return root
 
@@ -173,6 +178,23 @@ needs_root = pytest.mark.skipif(
 def test_packages_signed_by_the_owner_are_installed(served: Served, scratch: Path) -> None:
     served.sign(served.owner)
     root = fetch_probe(served, scratch)
+    assert (root / "probe").read_text() == "here\n"
+
+
+@needs_root
+def test_its_packages_come_before_newer_ones_of_debian(served: Served, scratch: Path) -> None:
+    """MariaDB 11.4 from its owner's repository, where Debian has 11.8."""
+    fields = {
+        "Package": "lab-probe", "Version": "9.9-1", "Architecture": "all",
+        "Maintainer": "x <x@example.org>",
+    }  # fmt: skip
+    deb = scratch / "newer.deb"
+    entry = package(scratch, deb, fields, {"probe": "newer\n"})
+    content = deb.read_bytes()
+    place = f"Filename: ./newer.deb\nSize: {len(content)}\n"
+    digest = f"SHA256: {hashlib.sha256(content).hexdigest()}\n"
+    served.sign(served.owner)
+    root = fetch_probe(served, scratch, f"{entry.strip()}\n{place}{digest}")
     assert (root / "probe").read_text() == "here\n"
 
 
