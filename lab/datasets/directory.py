@@ -9,6 +9,7 @@ mydumper                          ``DB-schema-create.sql``, ``DB.TABLE-schema.sq
                                   ``-schema-sequence``, ``-schema-view`` (after a stand-in of the
                                   same name), ``-schema-triggers``, ``DB-schema-post`` (routines
                                   and events); all of them also .gz and .zst; ``metadata``
+MySQL Shell                       see ``shell``
 ================================  ==================================================================
 
 Views come last, as they may use routines; triggers come after all rows, which they do not see.
@@ -23,7 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.datasets import tabbed
+from lab.config.enginefile import DialectName
+from lab.datasets import shell, tabbed
 from lab.datasets.dump import statements
 from lab.datasets.kinds import sql
 from lab.datasets.pieces import Piece, Signature, changed, content, quoted, signature, small
@@ -45,15 +47,20 @@ _MODE = "SET SESSION SQL_MODE='NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
 _REPEAT = "copy the directory again, or repeat the dump"
 
 
-def pieces(source: DumpDirectory) -> Iterator[Piece]:
+def pieces(source: DumpDirectory, dialect: DialectName) -> Iterator[Piece]:
     """The SQL of a directory, in order, each piece to be read before the next.
 
-    Raises InvalidSpec for files that are missing, damaged, truncated, unknown, or that change
-    while they are read; HostUnfit as ``unpacked`` does.
+    ``dialect``: of the server that is to have it. Raises InvalidSpec for files that are missing,
+    damaged, truncated, unknown, or that change while they are read; HostUnfit as ``unpacked`` does.
     """
     before = _files(source)
-    of = _of_mydumper if source.layout == "mydumper" else _of_mariadb_dump
-    yield from of(source.path, sorted(before))
+    files = sorted(before)
+    if source.layout == "mysqlsh":
+        yield from shell.pieces(source.path, files, dialect)
+    elif source.layout == "mydumper":
+        yield from _of_mydumper(source.path, files)
+    else:
+        yield from _of_mariadb_dump(source.path, files)
     after = _files(source)
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
@@ -70,7 +77,7 @@ def size(source: DumpDirectory) -> int:
 
 def _files(source: DumpDirectory) -> dict[Path, Signature]:
     try:
-        if source.layout == "mydumper":
+        if source.layout != "mariadb-dump":
             return _listed(source.path)
         found: dict[Path, Signature] = {}
         with os.scandir(source.path) as entries:
@@ -95,7 +102,6 @@ _TRIGGER = re.compile(rb"(?:/\*!\d+\s*)?CREATE\b[^;]{0,400}?\bTRIGGER\b", re.IGN
 _VIEW = re.compile(rb"(?:/\*!\d+\s*)?CREATE\b[^;]{0,1000}?\bVIEW\b", re.IGNORECASE)
 _VIEW_NAME = re.compile(rb"\bVIEW `((?:[^`]|``){1,300})` AS\b")
 _NAMES = re.compile(rb"SET NAMES (\w+)")
-_SAFE_NAMES = frozenset([b"utf8mb4", b"utf8mb3", b"utf8", b"latin1", b"ascii", b"binary"])
 _IDENTIFIER = re.compile(rb"`((?:[^`]|``){1,300})`")
 
 
@@ -186,7 +192,7 @@ def _rows(schema: _Schema, table: tabbed.Table, path: Path, top: Path) -> Piece:
     if not path.is_file():
         raise InvalidSpec(f"{path} is missing: there is a table in {path.stem}.sql", hint=_REPEAT)
     tabbed.check(table, name)
-    if schema.names not in _SAFE_NAMES:
+    if schema.names not in tabbed.SAFE_NAMES:
         raise InvalidSpec(
             f"{schema.path}: its names are in the character set {schema.names.decode()}",
             hint="dump with --default-character-set=utf8mb4",

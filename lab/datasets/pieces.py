@@ -22,6 +22,7 @@ class Piece:
 
     ``before``: lines of SQL that are not of the file, and not blamed on it; ``database``: one that
     they create or use. ``lines``, ``statements``: those of the file that precede the piece.
+    ``notes``: what of the file is not loaded as it is.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Piece:
     database: str = ""
     lines: int = 0
     statements: int = 0
+    notes: tuple[str, ...] = ()
 
 
 Signature = tuple[int, int, int]

@@ -3,8 +3,8 @@
 ============================================  ==================================================
 ``shop.sql``, ``.sql.gz``, ``shop.zip``       a dump: a file; by its first bytes whatever its name
 ``-``                                         a dump, from standard input
-a directory                                   what ``mariadb-dump --dir`` or mydumper wrote, or a
-                                              physical backup
+a directory                                   what ``mariadb-dump --dir``, mydumper or MySQL Shell
+                                              wrote, or a physical backup
 ``shop.xb``, ``.mbstream``, ``.xbstream``     a physical backup as a stream, also .gz, .zst; by its
                                               first bytes whatever its name
 ``mysql://user@host:3306/shop,crm``           databases of a live server; none: all; or mariadb://
@@ -43,8 +43,8 @@ PASSWORD_HINT = (
 )
 ACCEPTED = (
     "a file .sql, also compressed (.gz, .xz, .bz2, .zst, .zip); - for standard input; a directory"
-    " of mariadb-dump --dir, mydumper or mariadb-backup; a stream .xb, .mbstream or .xbstream;"
-    " mysql://user@host:3306/database; lab:NAME; generate:sysbench or generate:tpcc"
+    " of mariadb-dump --dir, mydumper, MySQL Shell or mariadb-backup; a stream .xb, .mbstream"
+    " or .xbstream; mysql://user@host:3306/database; lab:NAME; generate:sysbench or generate:tpcc"
 )
 DATABASES_LIMIT = 100
 """Databases that one text names, at most."""
@@ -108,8 +108,9 @@ class DumpDirectory:
     """A logical dump of many files."""
 
     path: Path
-    layout: Literal["mariadb-dump", "mydumper"]
-    """The program that wrote it: ``DB/TABLE.sql`` with ``DB/TABLE.txt``, or ``DB.TABLE*.sql``."""
+    layout: Literal["mariadb-dump", "mydumper", "mysqlsh"]
+    """The program that wrote it: ``DB/TABLE.sql`` with ``DB/TABLE.txt``; ``DB.TABLE*.sql``; or
+    ``@.json`` with ``DB@TABLE.*``."""
 
     def __str__(self) -> str:
         return str(self.path)
@@ -280,8 +281,8 @@ def _directory(path: Path) -> Source:
         raise InvalidSpec(
             f"{path} is not a directory of a dump or a backup",
             hint="accepted: DB/TABLE.sql and DB/TABLE.txt (mariadb-dump --dir), metadata and"
-            " DB.TABLE-schema.sql (mydumper), a directory with mariadb_backup_checkpoints,"
-            " xtrabackup_checkpoints or backup-my.cnf",
+            " DB.TABLE-schema.sql (mydumper), @.json and DB@TABLE.sql (MySQL Shell), a directory"
+            " with mariadb_backup_checkpoints, xtrabackup_checkpoints or backup-my.cnf",
         )
     return found
 
@@ -290,6 +291,8 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     # MariaDB renamed its files in 11.1; before, it shared the names with XtraBackup.
     if {"mariadb_backup_checkpoints", "xtrabackup_checkpoints", "backup-my.cnf"} & names.keys():
         return BackupDirectory(path)
+    if "@.json" in names:
+        return DumpDirectory(path, "mysqlsh")
     schemas = (".sql", ".sql.gz", ".sql.zst")
     unfinished = any(name.startswith(("metadata.partial", "metadata.header")) for name in names)
     if (unfinished or "metadata" in names) and any(

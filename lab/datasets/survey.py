@@ -55,6 +55,8 @@ class Found:
     """The keys of what ``suits`` knows that its schema has."""
     functions: tuple[str, ...] = ()
     """Loadable functions that it creates, or inserts into mysql.func: of libraries, not of SQL."""
+    notes: tuple[str, ...] = ()
+    """What of it is not loaded as it is."""
 
 
 _PROGRAM = re.compile(

@@ -26,7 +26,9 @@ from lab.errors import InvalidSpec
 from lab.units import format_size
 
 _NAME = rb"`(?:[^`\n]|``){1,300}`"
-_TABLE = re.compile(rb"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(" + _NAME + rb")", re.IGNORECASE)
+_TABLE = re.compile(
+    rb"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(`(?:[^`]|``){1,300}`)", re.IGNORECASE
+)
 _COLUMN = re.compile(rb"^  (" + _NAME + rb") ([a-z0-9]+)([^\n]*)", re.MULTILINE)
 _CHARSET = re.compile(rb"CHARACTER SET (\w+)")
 _DEFAULT = re.compile(rb"\n\).*\bCHARSET=(\w+)")
@@ -39,6 +41,8 @@ _BYTES = frozenset(
     b"binary varbinary tinyblob blob mediumblob longblob bit geometry point linestring polygon"
     b" multipoint multilinestring multipolygon geometrycollection vector".split()
 )
+SAFE_NAMES = frozenset([b"utf8mb4", b"utf8mb3", b"utf8", b"latin1", b"ascii", b"binary"])
+"""Character sets of a session in which a backslash or a quote is never a part of a character."""
 _AMBIGUOUS = frozenset(
     [b"big5", b"cp932", b"gb18030", b"gbk", b"sjis", b"ucs2", b"utf16", b"utf16le", b"utf32"]
 )
@@ -46,7 +50,7 @@ _AMBIGUOUS = frozenset(
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column; ``name`` in backticks, ``prefix`` of a literal of its values."""
+    """A column; ``name`` in backticks, ``prefix`` and ``end`` of a literal of its values."""
 
     name: bytes
     prefix: bytes
@@ -54,6 +58,7 @@ class FileColumn:
     """Its type, such as ``varchar``."""
     charset: bytes = b""
     is_generated: bool = False
+    end: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -171,8 +176,8 @@ class _Reader:
         self._count = len(found.columns)
         columns = found.columns
         self._kept = [at for at, one in enumerate(columns) if not one.is_generated]
-        self._prefixes = [columns[at].prefix for at in self._kept]
-        self._row = b"(%s)" % b",".join(b"%s'%%b'" % prefix for prefix in self._prefixes)
+        self._ends = [(columns[at].prefix, columns[at].end) for at in self._kept]
+        self._row = b"(%s)" % b",".join(b"%s'%%b'%s" % ends for ends in self._ends)
         names = b",".join(columns[at].name for at in self._kept)
         self._insert = b"INSERT INTO %s (%s) VALUES " % (found.name, names)
 
@@ -206,12 +211,16 @@ class _Reader:
         self._line += 1 + row.count(b"\0n")
         if _NULL not in row:
             return self._row % tuple(values)
-        pairs = zip(self._prefixes, values, strict=True)
-        some = (b"NULL" if one == _NULL else b"%s'%s'" % (prefix, one) for prefix, one in pairs)
+        pairs = zip(self._ends, values, strict=True)
+        some = (
+            b"NULL" if one == _NULL else b"%s'%s'%s" % (prefix, one, end)
+            for (prefix, end), one in pairs
+        )
         return b"(%s)" % b",".join(some)
 
     def _wrong(self, count: int) -> InvalidSpec:
         return InvalidSpec(
             f"{self._name}: line {self._line} has {count} values, its table {self._count} columns",
-            hint="the file must be as mariadb-dump writes it without --fields-* and --lines-*",
+            hint="the file must be as its program writes it without options of the format, such as"
+            " --fields-* and --lines-*",
         )

@@ -8,12 +8,12 @@ import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from lab.config import tomlfile
-from lab.datasets import backup, directory, queries, rules, tabbed
+from lab.datasets import accounts, backup, directory, queries, rules, shell, tabbed
 from lab.datasets.dump import statements
 from lab.datasets.kinds import sql
 from lab.datasets.source import DumpDirectory
@@ -72,6 +72,20 @@ def rows(data: bytes) -> None:
         drain(tabbed.inserts(cut(text), found, "t.txt"))
 
 
+def format_of_rows(data: bytes) -> None:
+    value, enclosing, escape, row, text = (*data.split(b"\0", 4), b"", b"", b"", b"")[:5]
+    marks = shell.Marks(value, enclosing, escape, row)
+    if marks.are_clear:
+        found = b"".join(shell.normal(cut(text), marks, "x"))
+        assert found.count(b"\n") <= text.count(marks.row[:1])
+
+
+def users(data: bytes) -> None:
+    for dialect in ("mariadb", "mysql"):
+        script = accounts.translated(data, "x", dialect)
+        assert script.text.count(b"\n") <= data.count(b"\n") + 1
+
+
 def header(data: bytes) -> None:
     decode(data)
 
@@ -126,6 +140,8 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "queries": lambda data: drain(iter(queries.check(data.decode(errors="replace")))),
     "backup": stream,
     "rows": rows,
+    "format": format_of_rows,
+    "accounts": users,
     "header": header,
     "made": made,
     "volume": volume,
@@ -142,7 +158,10 @@ def test_a_reader(name: str, seconds: float) -> None:
 
 
 @durations
-def test_a_directory_of_mydumper(tmp_path: Path, seconds: float) -> None:
+@pytest.mark.parametrize("layout", ["mydumper", "mysqlsh"])
+def test_a_directory(
+    tmp_path: Path, seconds: float, layout: Literal["mydumper", "mysqlsh"]
+) -> None:
     """Protects the same; an input has the files, each as a name, an empty line and its content."""
     top = tmp_path / "dump"
 
@@ -154,8 +173,8 @@ def test_a_directory_of_mydumper(tmp_path: Path, seconds: float) -> None:
             plain = base64.urlsafe_b64encode(name) if b"/" in name or b"\0" in name else name
             if 0 < len(plain) < 200 and plain not in (b".", b".."):
                 (top / plain.decode("utf-8", "surrogateescape")).write_bytes(content)
-        for piece in directory.pieces(DumpDirectory(top, "mydumper")):
+        for piece in directory.pieces(DumpDirectory(top, layout), "mariadb"):
             assert len(piece.before) < HEAD
             drain(piece.data)
 
-    assert fuzz(read, seeds("mydumper"), errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)
+    assert fuzz(read, seeds(layout), errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)

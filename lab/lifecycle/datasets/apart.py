@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lab import errors, run
+from lab.config.enginefile import DialectName
 from lab.datasets.dump import STATEMENT_LIMIT
 from lab.datasets.live import Selection
 from lab.datasets.source import (
@@ -74,6 +75,7 @@ class _Request:
     name: str
     selection: Selection = field(default_factory=Selection)
     limit: int = STATEMENT_LIMIT
+    dialect: DialectName = "mariadb"
     version: str = ""
     """Of the server that is to have a physical backup; empty: SQL is read."""
     memory: int = MEMORY
@@ -103,11 +105,14 @@ def spool(
     selection: Selection,
     *,
     limit: int = STATEMENT_LIMIT,
+    dialect: DialectName = "mariadb",
     seconds: int = SECONDS,
 ) -> Spool:
     """``spool.write`` in a process of its own; raises the same, and for its limits InvalidSpec."""
     if isinstance(source, StandardInput):  # of a command's own user, who may wait
-        return spools.write(source, files, path, database, progress, selection, limit=limit)
+        return spools.write(
+            source, files, path, database, progress, selection, limit=limit, dialect=dialect
+        )
     memory = MEMORY_OF_SERVER if isinstance(source, Server) else MEMORY
     names = tuple(map(str, files))
     request = _Request(
@@ -118,6 +123,7 @@ def spool(
         database,
         selection,
         limit,
+        dialect,
         memory=memory,
         seconds=seconds,
     )
@@ -279,8 +285,9 @@ def _result(request: _Request, progress: Callable[[int], None]) -> object:
 
         return physical.write(source, path, request.version, progress)
     return spools.write(
-        source, files, path, request.name, progress, request.selection, limit=request.limit
-    )
+        source, files, path, request.name, progress, request.selection, limit=request.limit,
+        dialect=request.dialect,
+    )  # fmt: skip
 
 
 def _source(request: _Request) -> Source | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab import host
+from lab.config.enginefile import family_of
 from lab.datasets import directory
 from lab.datasets.dump import STATEMENT_LIMIT
 from lab.datasets.generate import estimate
@@ -160,8 +161,10 @@ def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data
         limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
         spool = apart.spool(
             sql, files, work / "spool", asked.name, read, asked.made.selection, limit=limit,
-            seconds=seconds,
+            dialect=family_of(engine.name).dialect, seconds=seconds,
         )  # fmt: skip
+    for note in spool.found.notes:
+        ctx.progress.note("dataset", note)
     for misfit in suits(spool.found, engine.name, engine.version):
         if misfit.fatal:
             raise InvalidSpec(f"{source}: {misfit.what}", hint=misfit.hint)

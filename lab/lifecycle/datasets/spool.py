@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from lab.config.enginefile import DialectName
 from lab.datasets import directory, generate
 from lab.datasets.dump import STATEMENT_LIMIT, chunks, statements
 from lab.datasets.kinds import plain, sql
@@ -112,12 +113,13 @@ def write(
     selection: Selection = _ALL,
     *,
     limit: int = STATEMENT_LIMIT,
+    dialect: DialectName = "mariadb",
 ) -> Spool:
     """Write the SQL of ``source``, if there is one, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
     the bytes that are written; ``selection``: of a live server; ``limit``: bytes of one statement,
-    at most. Raises InvalidSpec for a dump that
+    at most; ``dialect``: of the server that is to have it. Raises InvalidSpec for a dump that
     is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
     server to be reached.
     """
@@ -150,12 +152,13 @@ def write(
                     piece.data.close()  # a program that is read ends now
             if piece.database and piece.database not in found.databases:
                 found = replace(found, databases=(piece.database, *found.databases))
+            found = replace(found, notes=piece.notes)
             _check(found, piece.name)
             return found
 
         found = Found()
         if source is not None:
-            with closing(_pieces(source, selection, path.parent)) as pieces:
+            with closing(_pieces(source, selection, path.parent, dialect)) as pieces:
                 found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
             surveyed(Piece(str(file), content(file, sql)))
@@ -170,7 +173,9 @@ def write(
     return Spool(path, size, tuple(parts), found)
 
 
-def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece]:
+def _pieces(
+    source: Source, selection: Selection, work: Path, dialect: DialectName
+) -> Generator[Piece]:
     name = str(source)
     if isinstance(source, Generated):
         yield Piece(name, generate.generate(source))
@@ -179,7 +184,7 @@ def _pieces(source: Source, selection: Selection, work: Path) -> Generator[Piece
     elif isinstance(source, DumpFile):
         yield Piece(name, content(source.path, sql))
     elif isinstance(source, DumpDirectory):
-        yield from directory.pieces(source)
+        yield from directory.pieces(source, dialect)
     elif isinstance(source, Server):
         with opened(source, selection, work) as live:
             yield from live.pieces()
@@ -220,6 +225,7 @@ def _joined(parts: Iterable[Found]) -> Found:
             size=known.size + part.size,
             signs=known.signs | part.signs,
             functions=tuple(dict.fromkeys(known.functions + part.functions))[:FUNCTIONS_LIMIT],
+            notes=known.notes + part.notes,
         )
     return known
 

@@ -315,7 +315,7 @@ def test_a_directory_that_changes_is_refused(tmp_path: Path) -> None:
         source = parse(str(top))
         assert isinstance(source, DumpDirectory)
         assert directory.size(source) == sum(path.stat().st_size for path in top.iterdir())
-        pieces = directory.pieces(source)
+        pieces = directory.pieces(source, "mariadb")
         list(next(pieces).data)
         (top / name).write_text("INSERT INTO `t` VALUES\n(3);\n")
         with pytest.raises(InvalidSpec, match="changed while it was read") as failure:

@@ -1,0 +1,252 @@
+"""Accounts that MySQL Shell has dumped, as statements of the server that is to have them.
+
+A script ``@.users.sql`` has what SHOW CREATE USER and SHOW GRANTS of MySQL have said. MariaDB has
+another syntax, other plugins and privileges, and roles that are no accounts: what it has as well
+is translated, the rest is left out, and said. An account whose password cannot be verified is
+locked, never without a password. Each statement stays in its line, and keeps its number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lab.config.enginefile import DialectName
+from lab.datasets.dump import Statement, statements
+from lab.datasets.live import OWN
+
+_NOTHING = b"DO 0"
+"""In the place of what is left out."""
+_LISTED = 10
+_LIMIT = 16 << 10
+"""Bytes of a statement, at most."""
+_TEXT = rb"'(?:[^'\\]|\\.|'')*'(?!')"
+_WORD = rb"(?:%s|`(?:[^`]|``)*`(?!`))" % _TEXT
+_ACCOUNT = rb"%s@%s" % (_WORD, _WORD)
+_CREATE = re.compile(
+    rb"CREATE (?:USER|ROLE) (?:IF NOT EXISTS )?(%s)"
+    rb"(?: IDENTIFIED WITH '(\w*)'(?: AS (%s|0x[0-9A-F]*))?)?(.*)" % (_ACCOUNT, _TEXT),
+    re.IGNORECASE | re.DOTALL,
+)
+_GRANT = re.compile(
+    rb"GRANT ([^']+?) ON ((?:(?:PROCEDURE|FUNCTION) )?(%s|\*)\.(?:%s|\*)) TO (%s)"
+    rb"( WITH GRANT OPTION)?\s*" % (_WORD, _WORD, _ACCOUNT),
+    re.IGNORECASE | re.DOTALL,
+)
+_ROLES = re.compile(
+    rb"GRANT ((?:%s,? ?)+) TO (%s)( WITH ADMIN OPTION)?\s*" % (_ACCOUNT, _ACCOUNT),
+    re.IGNORECASE | re.DOTALL,
+)
+_DEFAULT = re.compile(
+    rb"SET DEFAULT ROLE ((?:%s,? ?)+) TO (%s)\s*" % (_ACCOUNT, _ACCOUNT), re.IGNORECASE | re.DOTALL
+)
+_REVOKE = re.compile(rb"REVOKE .+ FROM (%s)\s*" % _ACCOUNT, re.IGNORECASE | re.DOTALL)
+_PROXY = re.compile(rb"GRANT PROXY ON .+ TO (%s)" % _ACCOUNT, re.IGNORECASE | re.DOTALL)
+_NAMED = re.compile(
+    rb"(?:CREATE (?:USER|ROLE) (?:IF NOT EXISTS )?|.*? (?:TO|FROM) )(%s)" % _ACCOUNT,
+    re.IGNORECASE | re.DOTALL,
+)
+_REQUIRE = re.compile(
+    rb" REQUIRE (?:NONE|SSL|X509|(?:(?:SUBJECT|ISSUER|CIPHER) %s ?)+)" % _TEXT, re.IGNORECASE
+)
+_LIMITS = re.compile(rb" WITH(?: MAX_[A-Z_]+ \d+)+", re.IGNORECASE)
+_EXPIRE = re.compile(rb" PASSWORD EXPIRE(?: NEVER| INTERVAL \d+ DAY| DEFAULT)?", re.IGNORECASE)
+_LOCKED = re.compile(rb" ACCOUNT LOCK\b", re.IGNORECASE)
+_HASH = re.compile(rb"\*[0-9A-F]{40}", re.IGNORECASE)
+_PRIVILEGE = re.compile(rb"\s*([A-Za-z_ ]+?)\s*(\((?:`(?:[^`]|``)*`|[^`)])*\))?\s*(?:,|\Z)")
+_PLUGINS = {b"mysql_native_password": b"mysql_native_password", b"auth_socket": b"unix_socket"}
+_PRIVILEGES = frozenset(
+    b"ALL PRIVILEGES,ALTER,ALTER ROUTINE,CREATE,CREATE ROUTINE,CREATE TABLESPACE,"
+    b"CREATE TEMPORARY TABLES,CREATE USER,CREATE VIEW,DELETE,DROP,EVENT,EXECUTE,FILE,INDEX,INSERT,"
+    b"LOCK TABLES,PROCESS,REFERENCES,RELOAD,REPLICATION CLIENT,REPLICATION SLAVE,SELECT,"
+    b"SHOW DATABASES,SHOW VIEW,SHUTDOWN,SUPER,TRIGGER,UPDATE,USAGE".split(b",")
+)
+"""Those that MySQL and MariaDB have in common; CREATE USER includes CREATE ROLE and DROP ROLE."""
+_INCLUDED = frozenset([b"CREATE ROLE", b"DROP ROLE"])
+
+
+@dataclass
+class _Said:
+    """What does not become what it was."""
+
+    locked: dict[str, None] = field(default_factory=dict)
+    revoked: dict[str, None] = field(default_factory=dict)
+    privileges: dict[str, None] = field(default_factory=dict)
+    statements: int = 0
+
+
+@dataclass(frozen=True)
+class Script:
+    """Statements, and notes about what they are not."""
+
+    text: bytes
+    notes: tuple[str, ...]
+
+
+def translated(script: bytes, name: str, dialect: DialectName) -> Script:
+    """``script`` for a server of ``dialect``, without accounts of images.
+
+    ``name``: of the file. Raises InvalidSpec as ``statements``.
+    """
+    found, said = list(statements([script], name, limit=_LIMIT)), _Said()
+    roles = {
+        _key(role)
+        for one in found
+        if (match := _ROLES.fullmatch(one.text))
+        for role in _accounts(match[1])
+    }
+    made = (
+        (one, _NOTHING if _is_ours(one) else one.text if dialect == "mysql" else
+         _for_mariadb(one.text, roles, said))
+        for one in found
+    )  # fmt: skip
+    return Script(_placed(script, made), tuple(_notes(said)))
+
+
+def _placed(script: bytes, made: Iterable[tuple[Statement, bytes]]) -> bytes:
+    """Statements in the lines in which others began."""
+    out, at, line = bytearray(), 0, 0
+    for statement, text in made:
+        line += script.count(b"\n", at, statement.offset)
+        at = statement.offset
+        out += b"\n" * (line - out.count(b"\n")) + text + b"; "
+    return bytes(out) + b"\n"
+
+
+def _is_ours(statement: Statement) -> bool:
+    match = _NAMED.match(statement.text)
+    if match is None:
+        return False
+    user, host = _key(match[1])
+    reserved = user == "lab" or user.startswith(("mysql.", "mariadb."))
+    return reserved or (user, host) == ("root", "localhost")
+
+
+def _for_mariadb(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:
+    if match := _CREATE.fullmatch(text):
+        return _created(match, roles, said)
+    if match := _GRANT.fullmatch(text):
+        return _granted(match, roles, said)
+    if match := _REVOKE.fullmatch(text):
+        # It would have more than it had.
+        said.revoked[_shown(match[1])] = None
+        return b"ALTER USER %s ACCOUNT LOCK" % match[1]
+    if _PROXY.match(text) or text.upper() == b"FLUSH PRIVILEGES":
+        return text
+    found = _of_roles(text, roles)
+    said.statements += found == _NOTHING
+    return found
+
+
+def _of_roles(text: bytes, roles: set[tuple[str, str]]) -> bytes:
+    if match := _ROLES.fullmatch(text):
+        granted = b",".join(_plain(role) for role in _accounts(match[1]))
+        return b"GRANT %s TO %s%s" % (granted, _whom(match[2], roles), match[3] or b"")
+    if match := _DEFAULT.fullmatch(text):
+        # An account has one there.
+        first = next(iter(_accounts(match[1])))
+        return b"SET DEFAULT ROLE %s FOR %s" % (_plain(first), match[2])
+    return _NOTHING
+
+
+def _created(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -> bytes:
+    account, plugin, password, rest = match[1], match[2], match[3] or b"", match[4]
+    role = b""
+    if _key(account) in roles:
+        role = b"CREATE ROLE IF NOT EXISTS %s" % _plain(account)
+        if _LOCKED.search(rest) or plugin is None:
+            return role
+        role += b"; "
+    secret = password[1:-1]
+    if password[:2].lower() == b"0x":
+        secret = bytes.fromhex(password[2:].decode()) if len(password) % 2 == 0 else b"?"
+    ours = _PLUGINS.get(plugin or b"")
+    clauses = (_REQUIRE.search(rest), _LIMITS.search(rest), _EXPIRE.search(rest))
+    kept = [one[0] for one in clauses if one]
+    if _LOCKED.search(rest):
+        kept.append(b" ACCOUNT LOCK")
+    if ours is None or (secret and not _HASH.fullmatch(secret)):
+        said.locked[f"{_shown(account)} ({(plugin or b'no plugin').decode()})"] = None
+        ours, secret = _PLUGINS[b"mysql_native_password"], b"invalid"
+        kept = [*(one for one in kept if one != b" ACCOUNT LOCK"), b" ACCOUNT LOCK"]
+    using = b" USING '%s'" % secret if secret else b""
+    return b"%sCREATE USER IF NOT EXISTS %s IDENTIFIED VIA %s%s%s" % (
+        role, account, ours, using, b"".join(kept),
+    )  # fmt: skip
+
+
+def _granted(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -> bytes:
+    privileges, where, database, whom, option = match.groups()
+    found, at = [], 0
+    while one := _PRIVILEGE.match(privileges, at):
+        name, at = one[1].upper(), one.end()
+        if name in _PRIVILEGES:
+            found.append(name + (one[2] or b""))
+        elif name not in _INCLUDED:
+            said.privileges[name.decode()] = None
+    is_other = at < len(privileges) or _unquoted(database) in OWN
+    if not found or is_other:
+        said.statements += is_other
+        return _NOTHING
+    return b"GRANT %s ON %s TO %s%s" % (
+        b", ".join(found), where, _whom(whom, roles), option or b"",
+    )  # fmt: skip
+
+
+def _notes(said: _Said) -> Iterable[str]:
+    if said.locked:
+        yield (
+            "accounts are locked, since MariaDB cannot verify their passwords:"
+            f" {_listed(said.locked)}; a file of --sql with ALTER USER ... IDENTIFIED BY ..."
+            " ACCOUNT UNLOCK gives them others"
+        )
+    if said.revoked:
+        yield (
+            "accounts are locked, since MariaDB knows no partial revokes:"
+            f" {_listed(said.revoked)}; grant what they need, and unlock them, in a file of --sql"
+        )
+    if said.privileges:
+        yield f"privileges that MariaDB does not have are not granted: {_listed(said.privileges)}"
+    if said.statements:
+        yield (
+            f"{said.statements} statements about accounts are left out: grants on databases of the"
+            " server itself, or what MariaDB has not"
+        )
+
+
+def _listed(names: dict[str, None]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(list(names)[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _accounts(text: bytes) -> Iterable[bytes]:
+    return (match[0] for match in re.finditer(_ACCOUNT, text, re.DOTALL))
+
+
+def _key(account: bytes) -> tuple[str, str]:
+    """User and host."""
+    user, host = (match[0] for match in re.finditer(_WORD, account, re.DOTALL))
+    return _unquoted(user), _unquoted(host).lower()
+
+
+def _unquoted(word: bytes) -> str:
+    sign = word[:1]
+    if sign not in (b"`", b"'"):
+        return word.decode(errors="replace")
+    text = word[1:-1].replace(sign * 2, sign)
+    return (re.sub(rb"\\(.)", rb"\1", text) if sign == b"'" else text).decode(errors="replace")
+
+
+def _plain(account: bytes) -> bytes:
+    """A role's name, which has no host in MariaDB."""
+    return b"`%s`" % _key(account)[0].replace("`", "``").encode()
+
+
+def _whom(account: bytes, roles: set[tuple[str, str]]) -> bytes:
+    return _plain(account) if _key(account) in roles else account
+
+
+def _shown(account: bytes) -> str:
+    text = "@".join(_key(account))
+    return text if text.isprintable() else repr(text)
