@@ -56,9 +56,9 @@ def test_a_cluster_of_another_series(older: Site) -> None:
 def test_one_server_of_another_series(older: Site) -> None:
     """A larger disk is filled at boot, which grows its file system."""
     name = older.name("one")
-    with older.up("single", "--engine", SERIES, "--name", name, "--disk", "10G", "--cold") as view:
+    with older.up("single", "--engine", SERIES, "--name", name, "--disk", "12G", "--cold") as view:
         assert view["engine_version"].startswith("10.11.")
         query(view["dsn"], "CREATE DATABASE shop")
         size = older.lab("exec", name, "--", "df", "--output=size", "-BG", "/").stdout.split()[-1]
-        assert int(size.rstrip("G")) >= 9
+        assert int(size.rstrip("G")) >= 11
     assert older.settled() == []
