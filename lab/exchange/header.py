@@ -61,7 +61,7 @@ class ImageFacts:
     """
 
     key: str
-    recipe: _Word
+    recipe: Annotated[str, _whole(r"[a-z][a-z0-9.-]{0,63}")]
     engine: _Word
     engine_version: Annotated[str, _whole(r"[A-Za-z0-9.+~:-]{1,64}")]
     cmdline: Annotated[str, _whole(r"[ -~]{0,2000}")]

@@ -50,6 +50,13 @@ def there(tmp_path: Path) -> Side:
     return Side(tmp_path / "there")
 
 
+def test_an_image_of_a_series_arrives(here: Side, there: Side) -> None:
+    """Protects recipes with a dot in their names, such as mariadb-10.11."""
+    with here.open() as ctx:
+        key = image.build(ctx, "mariadb-10.11").key
+    assert there.imported("image", here.exported("image", key)).outcome == "imported"
+
+
 @pytest.mark.parametrize("layout", ["single", "split"])
 @pytest.mark.parametrize(("one", "other"), STORES)
 def test_an_image_arrives_as_it_was(here: Side, there: Side, one: str, other: str,
