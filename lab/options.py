@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 from lab import texts, users
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, number, text
-from lab.names import parse_node
+from lab.names import ENGINE, NODE_NAME, parse_node
 from lab.suggest import did_you_mean
 from lab.units import format_duration, parse_duration
 from lab.users import User
@@ -61,6 +61,14 @@ def _several(value: object) -> tuple[str, ...]:
 
 def _nodes(value: object) -> tuple[str, ...]:
     return tuple(parse_node(name) for part in _several(value) for name in part.split(","))
+
+
+def _node_engines(value: object) -> tuple[str, ...]:
+    found = []
+    for given in _several(value):
+        node, separator, engine = given.partition("=")
+        found.append(f"{parse_node(node)}={engine}" if separator else given)
+    return tuple(found)
 
 
 def read_file(path: str, base: Path = Path()) -> str:
@@ -137,6 +145,8 @@ class Options:
     """Statements that are executed once, when the nodes have become one system."""
     user: Annotated[tuple[User, ...], Key("files, or env:VARIABLE", _users)] = ()
     """Accounts of servers, further to the lab's own: of each lab, and not of its template."""
+    node: Annotated[tuple[str, ...], Key("a list such as n2=mysql:9.7", _node_engines)] = ()
+    """The engines of single nodes, as NODE=ENGINE, where they differ from the lab's."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.delay <= _DELAY_LIMIT:
@@ -157,6 +167,9 @@ class Options:
                 )
         self._check_files()
         users.check(self.user)
+        self._check_engines()
+        # In any order they mean the same lab.
+        object.__setattr__(self, "node", tuple(sorted(self.node)))
 
     def _check_files(self) -> None:
         if len(self.my_cnf) > _FILES_LIMIT:
@@ -167,6 +180,21 @@ class Options:
         for content in (*(one.text for one in self.my_cnf), self.init):
             if len(content.encode()) > FILE_LIMIT or "\0" in content:
                 raise InvalidSpec(f"a file is a text of {FILE_LIMIT // 1024} KiB at most")
+
+    def _check_engines(self) -> None:
+        for one in self.node:
+            node, _, engine = one.partition("=")
+            if not re.fullmatch(NODE_NAME, node) or not re.fullmatch(ENGINE, engine):
+                raise InvalidSpec(
+                    f"{one[:80]!r} is not the engine of a node", hint="such as n2=mysql:9.7"
+                )
+        if len(self.engines) < len(self.node):
+            raise InvalidSpec("a node has one engine: one of them was given twice")
+
+    @property
+    def engines(self) -> dict[str, str]:
+        """The engines of single nodes, by the names of these."""
+        return {node: engine for node, _, engine in (one.partition("=") for one in self.node)}
 
     @property
     def said(self) -> dict[str, Any]:
@@ -246,8 +274,8 @@ def described(shown: Mapping[str, Any]) -> str:
             found[-1:] = [f"{' '.join(found[-1:])} on {','.join(value)}".strip()]
         elif name == "delay":
             found.append(f"delay {format_duration(value)}")
-        elif name == "set":
-            found += [f"set {setting}" for setting in value]
+        elif name in ("set", "node") and not isinstance(value, str):
+            found += [f"{name} {one}" for one in value]
         elif name == "my_cnf" and not isinstance(value, str):
             found += [f"my-cnf {one['role'] or 'of all'} ({one['text']})" for one in value]
         elif name == "user" and not isinstance(value, str):

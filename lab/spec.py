@@ -95,10 +95,10 @@ class LabSpec:
             check_lab_name(self.name)
         if self.dataset:
             parse_dataset(self.dataset)
-            if self.image or self.engine:
+            if self.image or self.engine or self.options.node:
                 raise InvalidSpec(
                     f"the dataset {self.dataset} has an engine and an image of its own",
-                    hint="leave out the engine and the image",
+                    hint="leave out the engine, those of nodes, and the image",
                 )
         if cast("int | None", self.nodes) is None:
             object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
+from lab.config import enginefile
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest import network
@@ -524,4 +525,36 @@ def planned_by(plan: Blueprint, spec: LabSpec) -> tuple[NodePlan, ...]:
                 f"no node has the role {file.role}, for which an option file was given",
                 hint=f"roles are: {', '.join(roles)}",
             )
-    return found
+    return _with_engines(plan, spec, found) if spec.options.node else found
+
+
+def _with_engines(
+    plan: Blueprint, spec: LabSpec, nodes: tuple[NodePlan, ...]
+) -> tuple[NodePlan, ...]:
+    """``nodes``, of which some have an engine of their own; raises InvalidSpec."""
+    given, servers = spec.options.engines, [node.name for node in nodes if node.has_server]
+    for name in given:
+        if name not in servers:
+            raise InvalidSpec(
+                f"{name} is no node with a server, so it has no engine of its own",
+                hint=f"nodes with servers: {', '.join(servers)}",
+            )
+    recipes = {
+        name: enginefile.recipe(engine, plan.engines, plan.name) for name, engine in given.items()
+    }
+    kinds = {enginefile.kind_of(recipe): given[name] for name, recipe in recipes.items()}
+    if spec.engine:
+        of_lab = enginefile.recipe(spec.engine, plan.engines, plan.name)
+        kinds.setdefault(enginefile.kind_of(of_lab), spec.engine)
+    check_kinds(kinds)
+    return tuple(replace(node, recipe=recipes.get(node.name, node.recipe)) for node in nodes)
+
+
+def check_kinds(kinds: Mapping[str, str]) -> None:
+    """Raise InvalidSpec if servers are of several kinds: by kind, the engine of one of them."""
+    if len(kinds) > 1:
+        raise InvalidSpec(
+            f"{' and '.join(kinds.values())} cannot be in one lab: servers of these families"
+            " neither replicate from each other nor form a cluster",
+            hint="name series of one engine, such as mariadb:11.8 and mariadb:10.11",
+        )

@@ -41,6 +41,15 @@ _SYNCED = (
 )
 _TRAFFIC = Traffic(_SYNCED, _SYNCED, "wsrep_node_name", alike=True)
 _ARBITER_VIEW = "/var/lib/garbd/gvwstate.dat"
+_STATE = f"""\
+# GALERA saved state
+version: 2.1
+uuid:    {uuid.uuid5(_NAMESPACE, "lab/galera")}
+seqno:   0
+safe_to_bootstrap: 0
+"""
+"""Where members start that are of several images: each image has a history of its own, and with
+different ones they would transfer state instead of forming. No user's data are in any of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +68,7 @@ class Galera(server.Defaults):
     the cluster's history, which MariaDB omits after a CREATE TABLE ... SELECT of its own. A node
     whose tables are ahead of its position would receive that again when it starts, and leave as
     inconsistent. Then the redo log, and with it the position."""
-    takes: frozenset[str] = server.COMMON | {"proxy", "arbiter"}
+    takes: frozenset[str] = server.COMMON | {"node", "proxy", "arbiter"}
 
     def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
         """See Blueprint."""
@@ -102,6 +111,9 @@ class Galera(server.Defaults):
         if len(members) > 1:
             view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
             files["/var/lib/mysql/gvwstate.dat"] = view
+        if self.options.node:
+            state = SeedFile(_STATE.encode(), 0o660, engine.uid, engine.gid)
+            files["/var/lib/mysql/grastate.dat"] = state
         return files
 
     def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002

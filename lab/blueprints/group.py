@@ -155,7 +155,7 @@ class Group(server.Defaults):
     elects: bool = True
     writers: tuple[str, ...] = ("primary",)
     look_every: float = 2.0  # no group starts by itself
-    takes: frozenset[str] = server.COMMON | {"multi_primary", "proxy"}
+    takes: frozenset[str] = server.COMMON | {"node", "multi_primary", "proxy"}
 
     @property
     def _traffic(self) -> Traffic:

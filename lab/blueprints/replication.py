@@ -303,7 +303,14 @@ class Replication(server.Defaults):
         default_factory=lambda: {"mariadb": "MariaDB", "mysql": "MySQL"}, hash=False
     )
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
-    takes: frozenset[str] = server.COMMON | {"topology", "semi_sync", "delay", "on", "proxy"}
+    takes: frozenset[str] = server.COMMON | {
+        "node",
+        "topology",
+        "semi_sync",
+        "delay",
+        "on",
+        "proxy",
+    }
     writers: tuple[str, ...] = ("source",)
 
     def __post_init__(self) -> None:

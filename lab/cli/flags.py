@@ -219,6 +219,15 @@ User = Annotated[
         help="Accounts, a line NAME:PASSWORD@SCOPE each; SCOPE: a database, or * for all.",
     ),
 ]
+NodeEngines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--node",
+        metavar="NODE=ENGINE[:SERIES]",
+        show_default=False,
+        help="Another engine for one node, such as n2=mysql:9.7; may be repeated.",
+    ),
+]
 LabName = Annotated[
     str,
     typer.Option(
@@ -314,6 +323,7 @@ class Cluster:
     my_cnf: MyCnf = None
     init: Init = ""
     user: User = None
+    node: NodeEngines = None
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,11 @@ class Family:
     runs: Annotated[str, _WORD] = ""
     """The family in whose place it runs, too; empty: none."""
 
+    @property
+    def kind(self) -> str:
+        """The family whose servers replicate with its own."""
+        return self.runs or self.name
+
     def suits(self, families: Collection[str]) -> bool:
         """Whether a blueprint that names ``families`` runs on it."""
         return self.name in families or self.runs in families
@@ -159,6 +164,20 @@ def known(wanted: Collection[str]) -> list[str]:
         if family.suits(wanted):
             found |= dict.fromkeys((family.engine, *_names(family)))
     return list(found)
+
+
+def kind_of(recipe: str) -> str:
+    """The kind of the servers of a recipe: only those of one kind can be in one lab."""
+    return next((f.kind for f in families() if recipe in dict(f.series).values()), recipe)
+
+
+def named(recipe: str) -> str:
+    """What ``engine`` takes for a recipe: ENGINE:SERIES, or the recipe of no series."""
+    for family in families():
+        for series, name in family.series:
+            if name == recipe:
+                return f"{family.engine}:{series}"
+    return recipe
 
 
 def recipe(text: str, wanted: Collection[str], blueprint: str) -> str:

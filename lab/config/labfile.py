@@ -60,6 +60,7 @@ class LabValues(TypedDict, total=False):
     my_cnf: tuple[OptionFile, ...]
     init: str
     user: tuple[User, ...]
+    node: tuple[str, ...]
 
 
 def here() -> Path:

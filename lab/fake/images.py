@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lab.config import enginefile
 from lab.config.profile import VOLUMES, Layout
 from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
@@ -17,6 +18,7 @@ def build(
     recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
 ) -> BuiltImage:
     """Write empty disks of 8 MiB with kernel, initrd and manifest, as ``build`` does."""
+    _, _, series = enginefile.named(recipe.name).partition(":")
     with progress.step("bootstrap", "pretending to install"):
         log.write_text("a fake build\n", encoding="utf-8")
         kernel, initrd = out / "kernel", out / "initrd"
@@ -33,7 +35,7 @@ def build(
         initrd=initrd,
         cmdline="fake",
         engine=recipe.engine,
-        engine_version="11.8.6",
+        engine_version=f"{series or '11.8'}.6",
         size=8 * MIB,
         user=recipe.user,
         uid=100,

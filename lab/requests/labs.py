@@ -107,10 +107,10 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
         Meta(
             max_length=32,
             description="What differs from the defaults of the blueprint. The names are those of"
-            " lab.toml, each with one form: `delay` is a number of seconds; `on` and `set` are"
-            " lists of texts; files are their content: `my_cnf` is a list of `{text, role}`,"
-            " `init` a text; `user` is a list of `{name, scope, native, caching_sha2}`, with what"
-            " servers keep of a password.",
+            " lab.toml, each with one form: `delay` is a number of seconds; `on`, `set` and"
+            " `node` are lists of texts; files are their content: `my_cnf` is a list of"
+            " `{text, role}`, `init` a text; `user` is a list of `{name, scope, native,"
+            " caching_sha2}`, with what servers keep of a password.",
             examples=[
                 {
                     "topology": "chain",
@@ -118,6 +118,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
                     "delay": 3600,
                     "on": ["n3"],
                     "set": ["max_connections=50"],
+                    "node": ["n2=mariadb:10.11"],
                 }
             ],
         ),

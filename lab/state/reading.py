@@ -20,6 +20,8 @@ from lab.state.records import Kind, LabRecord, LabWithNodes, NodeRecord, kind_of
 from lab.state.revision import REVISION
 
 R = TypeVar("R")
+Engines = Mapping[str, tuple[str, str]]
+"""The engine and its version in each image, by its key."""
 
 _SECONDS = 10.0
 """Seconds to wait for another process that keeps the file for itself."""
@@ -44,17 +46,28 @@ def labs_with_nodes(path: Path) -> list[LabWithNodes] | None:
                 return None
             labs = _records(connection, "SELECT * FROM labs ORDER BY name", LabRecord)
             nodes = _records(connection, "SELECT * FROM nodes ORDER BY lab, idx", NodeRecord)
+            rows = connection.execute("SELECT key, engine, engine_version FROM images")
+            engines = {key: (engine, version) for key, engine, version in rows}
     except sqlite3.Error:
         return None
-    return together(labs, nodes)
+    return together(labs, nodes, engines)
 
 
-def together(labs: Iterable[LabRecord], nodes: Iterable[NodeRecord]) -> list[LabWithNodes]:
+def together(
+    labs: Iterable[LabRecord], nodes: Iterable[NodeRecord], engines: Engines
+) -> list[LabWithNodes]:
     """Labs, each with its nodes."""
     by_lab: dict[str, list[NodeRecord]] = defaultdict(list)
     for node in nodes:
         by_lab[node.lab].append(node)
-    return [LabWithNodes(lab, tuple(by_lab[lab.name])) for lab in labs]
+    return [with_engines(lab, by_lab[lab.name], engines) for lab in labs]
+
+
+def with_engines(lab: LabRecord, nodes: Iterable[NodeRecord], engines: Engines) -> LabWithNodes:
+    """A lab with its nodes, and what is in those of their images that are not the lab's."""
+    found = tuple(nodes)
+    others = {node.image for node in found} & engines.keys() - {lab.image}
+    return LabWithNodes(lab, found, {key: engines[key] for key in others})
 
 
 def _records(connection: sqlite3.Connection, query: str, record: type[R]) -> list[R]:

@@ -188,6 +188,13 @@ class LabWithNodes:
 
     lab: LabRecord
     nodes: tuple[NodeRecord, ...]
+    others: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    """The engine and its version in each image that is not the lab's, by its key."""
+
+    def engine_of(self, node: NodeRecord) -> tuple[str, str]:
+        """The engine of a node and its version."""
+        own = (self.lab.engine, self.lab.engine_version)
+        return own if node.image in ("", self.lab.image) else self.others.get(node.image, ("", ""))
 
     @property
     def plans(self) -> tuple[NodePlan, ...]:

@@ -16,7 +16,7 @@ from lab.state.events import Events
 from lab.state.jobs import Audit, Jobs
 from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
-from lab.state.reading import together
+from lab.state.reading import Engines, together, with_engines
 from lab.state.records import ImageRecord, LabRecord, LabWithNodes, TemplateRecord
 from lab.state.resources import Resources
 from lab.state.service import TokenRecord
@@ -102,10 +102,17 @@ class Store:
     def lab_with_nodes(self, name: str) -> LabWithNodes:
         """A lab and its nodes, as of one moment; raises NotFound."""
         with self._database.read():
-            return LabWithNodes(self.labs.get(name), tuple(self.nodes.of(name)))
+            return with_engines(self.labs.get(name), self.nodes.of(name), self._engines())
 
     def labs_with_nodes(self) -> list[LabWithNodes]:
-        """All labs and their nodes, by name, as of one moment; two queries."""
+        """All labs and their nodes, by name, as of one moment; three queries."""
         with self._database.read():
-            labs, nodes = self.labs.all(), self.nodes.all()
-        return together(labs, nodes)
+            labs, nodes, engines = self.labs.all(), self.nodes.all(), self._engines()
+        return together(labs, nodes, engines)
+
+    def _engines(self) -> Engines:
+        """The engine and its version in each image, by its key."""
+        images = schema.images.c
+        with self._database.read() as connection:
+            rows = connection.execute(select(images.key, images.engine, images.engine_version))
+            return {key: (engine, version) for key, engine, version in rows}

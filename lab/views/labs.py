@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from lab.blueprints import Known
+from lab.blueprints import Known, has_server
 from lab.blueprints import Link as Link  # noqa: PLC0414  # it is a view too
 from lab.errors import NotFound
 from lab.marks import HostOnly, Login, Public, Time, login, public
@@ -79,6 +79,9 @@ class NodeView:
     """Empty: it has the role now; else it had it once, or was made in it."""
     unmet: Public[tuple[Unmet, ...]] = ()
     """What it lacks to be ready, or is not known to have."""
+    engine: Annotated[str, public("mariadb")] = ""
+    """What its image has."""
+    engine_version: Annotated[str, public("11.8.6")] = ""
     answered: Public[bool] = False
     """Whether it answered. Its state may be unknown all the same, while a node on which a
     requirement depends does not answer."""
@@ -92,6 +95,11 @@ class NodeView:
     def is_proxy(self) -> bool:
         """Whether it has no server of its own, but leads to those of others."""
         return "ro" in self.services
+
+    @property
+    def has_server(self) -> bool:
+        """Whether it has a server of its own."""
+        return has_server(self.services)
 
     @property
     def shown_role(self) -> str:
@@ -168,6 +176,13 @@ class LabView:
     unknown."""
     interrupted: Public[str] = ""
     """What was interrupted, and what completes it; else empty."""
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines of its servers with their versions, each once, the lab's own first."""
+        own = f"{self.engine} {self.engine_version}".strip()
+        found = (f"{n.engine} {n.engine_version}".strip() for n in self.nodes if n.has_server)
+        return tuple(dict.fromkeys(filter(None, (own, *found))))
 
     @property
     def entry(self) -> NodeView | None:

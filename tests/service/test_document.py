@@ -43,7 +43,7 @@ def test_options_are_sent_as_the_document_shows_them() -> None:
     """Protects who writes a client: lab.toml has more forms, such as `delay = "1h"`."""
     field = fields(CreateLab)["options"].__metadata__[-1]
     example: Any = next(iter(field.examples))
-    assert {"delay", "on", "set"} <= set(example)
+    assert {"delay", "on", "set", "node"} <= set(example)
     assert json.loads(json.dumps(options.of(example).said)) == example
-    for form in ("`delay` is a number of seconds", "`on` and `set` are lists"):
+    for form in ("`delay` is a number of seconds", "`on`, `set` and `node` are lists"):
         assert form in field.description

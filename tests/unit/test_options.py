@@ -30,6 +30,7 @@ FULL = Options(
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
     init="SELECT 1;\n",
     user=users.parse("app:s3cret@shop", "here"),
+    node=("n2=mysql:9.7", "n3=mysql"),
 )
 
 
@@ -49,6 +50,7 @@ def test_options_in_a_line() -> None:
     text = options.described(found.shown)
     assert text.startswith("semi-sync, delay 1h on n3, set a=1, set b=2, my-cnf replica (8 bytes,")
     assert "init 8 bytes, SHA-256 " in text
+    assert options.described(Options(node=("n2=mysql",)).shown) == "node n2=mysql"
     assert options.described(NONE.shown) == ""
     assert options.described(options.shown({"later": 1})) == "later unknown to this version of lab"
 
@@ -97,6 +99,13 @@ def test_what_is_shown_has_no_files() -> None:
         ({"user": [_KEPT | {"scope": "a`b"}]}, "its scope is not a database"),
         ({"user": [_KEPT | {"name": "a'b"}]}, "its name is invalid"),
         ({"init": "\0"}, "256 KiB"),
+        ({"node": ["n2"]}, "'n2' is not the engine of a node"),
+        ({"node": ["n2="]}, "'n2=' is not the engine of a node"),
+        ({"node": ["n10=mysql"]}, "is not the engine of a node"),
+        ({"node": ["n2=mysql\n"]}, "is not the engine of a node"),
+        ({"node": ["n2=../mysql"]}, "is not the engine of a node"),
+        ({"node": ["n2=mysql", "n2=mariadb"]}, "a node has one engine"),
+        ({"node": {"n2": "mysql"}}, "Expected `array`"),
     ],
 )
 def test_what_is_refused(said: dict[str, Any], message: str) -> None:
@@ -131,6 +140,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         my_cnf=["all.cnf", "replica=replica.cnf"],
         init="init.sql",
         user=["users.txt"],
+        node=["3=mysql", "n2=mysql:9.7"],
     )
     settings = Settings(home=Home(tmp_path), owner="me")
     assert unsalted(wanted(settings, flags).options) == unsalted(FULL)
@@ -149,6 +159,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         my_cnf = ["all.cnf", "replica=replica.cnf"]
         init = "init.sql"
         user = ["users.txt"]
+        node = ["n2=mysql:9.7", "n3=mysql"]
         """
     )
     assert unsalted(spec_of(read(tmp_path)).options) == unsalted(FULL)
@@ -169,6 +180,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         ("user", "app:s3cret@shop", "not given as an argument"),
         ("user", "big", "more than 256K"),
         ("topology", "stra", "did you mean 'star'|'stra' is unknown"),
+        ("node", "x=mysql", "'x' is not a node"),
     ],
 )
 def test_what_flags_refuse(

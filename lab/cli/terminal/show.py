@@ -22,13 +22,16 @@ _OLD = 5.0
 
 def lab_text(view: LabView, now: float) -> str:
     """A lab: a table of its nodes, then its engine, account and lease."""
-    nodes = table(
-        ("NODE", "ROLE", "STATE", "SQL", "SSH"),
-        [
-            (node.name, node.shown_role, node.state, node.address or "-", str(node.ssh_port or "-"))
-            for node in view.nodes
-        ],
-    )
+    heads: tuple[str, ...] = ("NODE", "ROLE", "STATE", "SQL", "SSH")
+    rows: list[tuple[str, ...]] = [
+        (node.name, node.shown_role, node.state, node.address or "-", str(node.ssh_port or "-"))
+        for node in view.nodes
+    ]
+    if len(view.engines) > 1:
+        heads = (*heads, "ENGINE")
+        own = (f"{node.engine} {node.engine_version}".strip() or "-" for node in view.nodes)
+        rows = [(*row, engine) for row, engine in zip(rows, own, strict=True)]
+    nodes = table(heads, rows)
     # An endpoint of SQL is in the table.
     sql = {node.address for node in view.nodes}
     more = [name for name, places in view.addresses.items() if not sql.issuperset(places)]
@@ -38,7 +41,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("interrupted", view.interrupted),
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
-            ("engine", _requested(view, f"{view.engine} {view.engine_version}".strip())),
+            ("engine", _requested(view, ", ".join(view.engines))),
             ("options", described(view.options)),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
@@ -96,7 +99,7 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
             (
                 view.name,
                 view.blueprint or "-",
-                _requested(view, f"{view.engine} {view.engine_version}".strip()) or "-",
+                _requested(view, ", ".join(view.engines)) or "-",
                 _requested(view, str(len(view.nodes) or view.requested_nodes)),
                 _state(view, now),
                 (view.entry and view.entry.address) or "-",

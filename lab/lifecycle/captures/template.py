@@ -176,7 +176,8 @@ def key_of(ctx: Context, order: Order, images: Images) -> str:
         for image, node in nodes:
             fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
             parts.append([node.role, image.key, *astuple(node.size), fingerprint])
-    if said := spec.options.of_template.said:
+    # The engines of nodes are said by their images.
+    if said := replace(spec.options.of_template, node=()).said:
         parts.append(said)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
@@ -388,13 +389,14 @@ def _engines_failure(
 ) -> AbstractContextManager[None]:
     """Record what fails in the block as the engine's failure (failures.py).
 
-    Not if the user chose the image or what its servers start with, and not if it has formed a
-    cluster before: the same image works here then.
+    Not if the user chose the image, other engines beside it, or what its servers start with, and
+    not if it has formed a cluster before: the same image works here then.
     """
     # Nor if nodes are smaller than usual: a server may need more.
     usual = NodeSize()
     if (
         _given(spec)
+        or spec.options.node
         or spec.size.memory < usual.memory
         or spec.size.cpus < usual.cpus
         or any(r.image == image.key and r.state != "building" for r in ctx.store.templates.all())

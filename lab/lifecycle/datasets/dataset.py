@@ -378,11 +378,11 @@ def _of_lab(
     ctx: Context, made: Provenance, source: LabCapture, accept: Accept
 ) -> Iterator[_Filling]:
     """Copies of the disks of a lab."""
-    with of_lab.captured(ctx, source) as (capture, nodes_images):
-        base = ctx.store.images.get(record_of(ctx, source.lab).image)
+    with of_lab.captured(ctx, source) as (capture, nodes_images, node):
+        base = ctx.store.images.get(nodes_images[node.image].key)
 
         def fill(key: str) -> tuple[Provenance, BuiltImage]:
-            return of_lab.copied(ctx, key, base.key, made, capture, nodes_images, accept)
+            return of_lab.copied(ctx, key, node, made, capture, nodes_images, accept)
 
         yield _Filling(base.recipe, base.engine, "", fill)
 

@@ -38,6 +38,7 @@ from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner, VolumeName
 from lab.observe.ask import through_agent
+from lab.state.records import LabRecord
 from lab.storage import VolumeSnapshot
 from lab.wait import Deadline, attempts
 
@@ -45,8 +46,10 @@ _ANSWER_SECONDS = 30.0
 
 
 @contextmanager
-def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images]]:
+def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images, Node]]:
     """A capture of a lab with RAM, kept from removal in the block, and the images of its nodes.
+
+    And the node to wake: the first, or the one that takes writes now.
 
     Without a label a snapshot is taken, and removed afterwards. Raises NotFound, Conflict, and
     InvalidSpec for a capture without RAM.
@@ -60,13 +63,21 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
                 f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
                 hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
             )
-        yield capture, images
+        yield capture, images, _origin(ctx, record)
+
+
+def _origin(ctx: Context, record: LabRecord) -> Node:
+    first, *_ = nodes_of(ctx, record.name)
+    if not record.plan.elects:
+        return first
+    ends = view_of_lab(ctx, record.name).endpoints
+    return node_of(ctx, record.name, (*ends.get("writers", ends.get("rw", ())), first.name)[0])
 
 
 def copied(
     ctx: Context,
     key: str,
-    base: str,
+    origin: Node,
     made: Provenance,
     capture: Capture,
     images: Images,
@@ -74,10 +85,10 @@ def copied(
 ) -> tuple[Provenance, BuiltImage]:
     """Make the image ``key`` of a node's disks, and return what is known of their data.
 
-    ``base``: the image of that node. Raises as ``_wake``, InvalidSpec for queries that the server
+    Raises as ``_wake``, InvalidSpec for queries that the server
     refuses, and what ``accept`` raises; what was made stays if it fails.
     """
-    server = _wake(ctx, Owner("image", key), STAGE, capture, images)
+    server = _wake(ctx, Owner("image", key), STAGE, origin, capture, images)
     with ctx.progress.step("rest", "stopping the server"):
         server.forget()
         if made.warm:
@@ -88,22 +99,21 @@ def copied(
     with ctx.progress.step("copy", "copying the disks"):
         disks = _copy_disks(ctx, server.node, images)
         server.discard()
-        built = publish.derive(ctx, key, image.built(ctx, base), disks)
+        built = publish.derive(ctx, key, image.built(ctx, images[origin.image].key), disks)
     return replace(made, tables=tuple(tables), columns=columns), built
 
 
-def _wake(ctx: Context, owner: Owner, name: str, capture: Capture, images: Images) -> Server:
-    """Wake a node of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
+def _wake(
+    ctx: Context, owner: Owner, name: str, origin: Node, capture: Capture, images: Images
+) -> Server:
+    """Wake ``origin`` of ``capture`` as the node ``name`` of ``owner``, whose lock is held.
 
-    It is the first, or the one that takes writes now. Nobody is sent a new identity: the guest has
+    Nobody is sent a new identity: the guest has
     a segment of its own. Raises InvalidSpec if it did not take writes at that time, and as storage
     and hypervisor do; what was made stays if it fails.
     """
     lab = capture.owner.name
-    record, (origin, *_) = record_of(ctx, lab), nodes_of(ctx, lab)
-    if record.plan.elects:
-        ends = view_of_lab(ctx, lab).endpoints
-        origin = node_of(ctx, lab, (*ends.get("writers", ends.get("rw", ())), origin.name)[0])
+    record = record_of(ctx, lab)
     node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
     host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
     tags = {"owner": str(owner), "node": name}

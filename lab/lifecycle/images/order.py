@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from lab.blueprints import Blueprint, NodePlan, blueprint, blueprint_of, planned_by
+from lab.blueprints import (
+    Blueprint,
+    Member,
+    NodePlan,
+    blueprint,
+    blueprint_of,
+    check_kinds,
+    planned_by,
+)
+from lab.blueprints.versions import cautions
 from lab.config import enginefile
 from lab.config.profile import Profile
 from lab.errors import InvalidSpec, LabError, OutOfReach
+from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
@@ -54,13 +64,13 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
 
     Raises InvalidSpec if there can be no such lab, NotFound for its dataset or image.
     """
-    spec = with_image(ctx, spec)
+    spec = pinned(with_image(ctx, spec))
     plan, profile = blueprint_of(spec), ctx.settings.profile_of(spec.profile)
     nodes, layout = planned_by(plan, spec), ctx.settings.layout
     if spec.image:
         choices = [_required_image(ctx, plan, spec, profile)]
     else:
-        names = [required(plan, spec.engine)] if spec.engine else plan.engines
+        names = [required(plan, spec.engine)] if spec.engine else _possible(plan, spec, nodes)
         choices = [ImageSpec(name, layout, profile) for name in names]
     others = dict.fromkeys(node.recipe for node in nodes if node.recipe)
     return Order(
@@ -80,6 +90,30 @@ def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
     return replace(spec, dataset="", image=images.version_named(ctx, spec.dataset).key)
 
 
+def pinned(spec: LabSpec) -> LabSpec:
+    """``spec`` with the series of each node's engine, as ENGINE alone means another one later.
+
+    An engine that is not known stays as it is: the plan of the nodes refuses it.
+    """
+    if not spec.options.node:
+        return spec
+    found = []
+    for node, engine in spec.options.engines.items():
+        with suppress(InvalidSpec):
+            engine = enginefile.named(required(blueprint(spec.blueprint), engine))  # noqa: PLW2901
+        found.append(f"{node}={engine}")
+    return replace(spec, options=replace(spec.options, node=tuple(found)))
+
+
+def _possible(plan: Blueprint, spec: LabSpec, nodes: Sequence[NodePlan]) -> list[str]:
+    """The recipes that the lab's engine may have, best first, beside the engines of nodes."""
+    given = [node for node in nodes if node.name in spec.options.engines]
+    if given and all(node in given for node in nodes if node.has_server):
+        return [given[0].recipe]
+    kinds = {enginefile.kind_of(node.recipe) for node in given}
+    return [name for name in plan.engines if not kinds or enginefile.kind_of(name) in kinds]
+
+
 def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profile) -> ImageSpec:
     """The image that ``spec`` names, which must be there.
 
@@ -92,6 +126,13 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
             f"{plan.name} cannot use the image {record.key}",
             hint=f"one of these recipes: {', '.join(recipes)}",
         )
+    if record.dataset and spec.options.node:
+        raise InvalidSpec(
+            f"{record.key} is the image of the dataset {record.dataset}, and all servers have it",
+            hint="leave out the engines of nodes",
+        )
+    engines = [required(plan, engine) for engine in spec.options.engines.values()]
+    check_kinds({enginefile.kind_of(name): name for name in (record.recipe, *engines)})
     return ImageSpec(record.recipe, ctx.settings.layout, profile, record.key)
 
 
@@ -163,13 +204,25 @@ def using(ctx: Context, order: Order, choice: ImageSpec) -> Iterator[Images]:
     Those that are not there are built first.
     """
     with ExitStack() as held:
-        engine, *others = [
-            held.enter_context(images.using(ctx, one)) for one in (choice, *order.others)
-        ]
-        found = Images(engine, {one.recipe: one for one in others})
+        others = [one for one in order.others if one.key != choice.key]
+        engine, *others_ = [held.enter_context(images.using(ctx, one)) for one in (choice, *others)]
+        found = Images(engine, {one.recipe: one for one in others_})
         for node in order.nodes:
             _check_disk(ctx, node.size.disk, found.planned(node))
+        if order.spec.options.node:
+            _warn(ctx, order, found)
         yield found
+
+
+def _warn(ctx: Context, order: Order, images: Images) -> None:
+    """Report what the servers' manuals do not support about servers of several versions."""
+    members = [
+        Member(node.name, number, inner_address(number), node.role)
+        for number, node in enumerate(order.nodes, 1)
+    ]
+    engines = {n.name: images.planned(n).engine for n in order.nodes if n.has_server}
+    for text in cautions(order.blueprint, members, engines):
+        ctx.progress.note("engine", text)
 
 
 def _check_disk(ctx: Context, size: int, image: Image) -> None:

@@ -46,7 +46,9 @@ class Images:
 
     def planned(self, plan: NodePlan) -> Image:
         """The image of a node that is to be made."""
-        return self.others[plan.recipe] if plan.recipe else self.engine
+        if plan.recipe in ("", self.engine.recipe):  # of which there may be another image
+            return self.others.get(plan.recipe, self.engine)
+        return self.others[plan.recipe]
 
     def __getitem__(self, key: str) -> Image:
         """The image of that key, the engine's if it is empty; raises NotFound.

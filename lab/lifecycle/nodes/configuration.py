@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab import options
 from lab.errors import Conflict
-from lab.lifecycle.images.order import recipe_of
+from lab.lifecycle.images.order import pinned, recipe_of
 from lab.spec import LabSpec
 from lab.units import format_size
 
@@ -56,7 +56,7 @@ def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "")
     recipe = recipe_of(spec) if spec.engine else recipe
     return Configuration(
         spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image,
-        options=_json(spec.options.shown),
+        options=_json(pinned(spec).options.shown),
     )  # fmt: skip
 
 

@@ -231,7 +231,7 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
     recorded = [replace(node, role=standing.roles[node.name][0]) for node in found.nodes]
     links = standing.links
     nodes = tuple(
-        _node(record, node, observed, links, standing.roles[node.name][1]) for node in recorded
+        _node(found, node, observed, links, standing.roles[node.name][1]) for node in recorded
     )
     state = lab_state(
         record.state,
@@ -291,13 +291,14 @@ def _risks(settings: Settings, profile: str) -> tuple[str, ...]:
 
 
 def _node(
-    record: LabRecord,
+    found: LabWithNodes,
     node: NodeRecord,
     observed: Observation | None,
     links: Sequence[Link],
     known: Known,
 ) -> NodeView:
-    seen = _seen(observed, node.name)
+    record, seen = found.lab, _seen(observed, node.name)
+    engine, version = found.engine_of(node)
     host, port = published_at(record, node)
     places = {name: published_at(record, node, name) for name in node.all_ports}
     return NodeView(
@@ -320,6 +321,8 @@ def _node(
         behind=_behind(node.name, observed, links),
         observed_at=observed.at if observed else None,
         role_known=known,
+        engine=engine,
+        engine_version=version,
         answered=bool(seen and seen.answered),
         unmet=_unmet(seen),
     )

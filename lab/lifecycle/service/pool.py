@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.blueprints import blueprint_of
+from lab.blueprints import blueprint_of, planned_by
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
@@ -50,7 +50,7 @@ def new_name(blueprint: str) -> str:
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
     plan = blueprint_of(spec)
-    plan.plan(spec)
+    planned_by(plan, spec)
     settings.profile_of(spec.profile)
     if spec.engine:
         required(plan, spec.engine)

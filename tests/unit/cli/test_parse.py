@@ -202,7 +202,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
         ("sta", "there is no command 'sta'\nhint: did you mean 'status' or 'start'?"),
         ("zzz", "there is no command 'zzz'\nhint: `lab --help` lists them"),
         ("image bild", "there is no command 'bild'\nhint: did you mean 'build'?"),
-        ("up pxc --nodse 3", "lab up has no flag '--nodse'\nhint: did you mean '--nodes'?"),
+        ("up pxc --memroy 1G", "lab up has no flag '--memroy'\nhint: did you mean '--memory'?"),
         ("--hime /x ls", "lab has no flag '--hime'\nhint: did you mean '--home'?"),
         ("up pxc --nodes x", "--nodes: 'x' is not a whole number"),
         ("up pxc --nodes ٣", "--nodes: '٣' is not a whole number"),

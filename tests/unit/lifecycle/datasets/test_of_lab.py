@@ -73,6 +73,17 @@ def test_a_running_lab_becomes_a_dataset(ctx: Context) -> None:
     assert dataset.datasets(ctx) == []
 
 
+def test_a_dataset_has_the_engine_of_the_node_that_wakes(world: World) -> None:
+    """Protects labs of several series: the disks of n1 are not those of the lab's image."""
+    with world.open() as ctx:
+        up(ctx, lab_request("galera", "two", nodes=2, node=("n1=mariadb:10.11",)))
+        made = dataset.create(ctx, CreateDataset(name="crm", source="lab:two"))
+        assert made.engine == "mariadb 10.11.6"
+        assert made.image.startswith("mariadb-10.11-")
+        found = up(ctx, lab_request("galera", "a", nodes=2, dataset="crm"))
+        assert found.engines == ("mariadb 10.11.6",)
+
+
 def test_a_snapshot_becomes_one(ctx: Context) -> None:
     """The lab has changed since; a refresh has the snapshot again, and that may be removed."""
     snapshot.take(ctx, TakeSnapshot(lab="shop", name="loaded"))

@@ -205,7 +205,7 @@ def test_a_node_without_sql(world: World, cold: bool) -> None:
         variables = environment(made)
         assert variables["LAB_PORTS"] == f"{made.nodes[0].sql_port},{made.nodes[1].sql_port}"
         assert variables["LAB_HOSTS"] == "127.0.0.1,127.0.0.1"
-        assert re.search(r"^n3 +arbiter +ready +- +\d+$", lab_text(made, 0), re.MULTILINE)
+        assert re.search(r"^n3 +arbiter +ready +- +\d+ ", lab_text(made, 0), re.MULTILINE)
         taken = snapshot.take(ctx, TakeSnapshot(lab="two", name="one"))
         power.stop(ctx, "two")
         assert start(ctx, "two", timeout=10).state == "ready"
