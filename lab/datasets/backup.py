@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 import zlib
 from collections.abc import Generator, Iterable, Iterator
@@ -32,16 +33,16 @@ from lab.datasets.survey import numbers, short
 from lab.errors import InvalidSpec
 from lab.units import MIB
 
-_INFO = ("mariadb_backup_info", "xtrabackup_info")
-_CHECKPOINTS = ("mariadb_backup_checkpoints", "xtrabackup_checkpoints")
-_OPTIONS = "backup-my.cnf"
+INFO = ("mariadb_backup_info", "xtrabackup_info")
+CHECKPOINTS = ("mariadb_backup_checkpoints", "xtrabackup_checkpoints")
+OPTIONS = "backup-my.cnf"
 _REDO = "ib_logfile0"
-_SMALL = frozenset((*_INFO, *_CHECKPOINTS, _OPTIONS))
+_SMALL = frozenset((*INFO, *CHECKPOINTS, OPTIONS))
 _SMALL_LIMIT = MIB
 _PATH_LIMIT = 511  # FN_REFLEN, with the zero at its end
-_CHUNK_LIMIT = 256 * MIB
+CHUNK_LIMIT = 256 * MIB
 """mbstream keeps a chunk in memory; mariadb-backup writes them of 10 MiB."""
-_FILES_LIMIT = 1_000_000
+FILES_LIMIT = 1_000_000
 _PREPARED = ("log-applied", "full-prepared")
 _REDO_FORMAT = (10, 8)
 """Since this version no later one can read the redo log of an earlier one."""
@@ -91,8 +92,8 @@ def described(contents: Contents, name: str) -> Backup:
             hint="mariadb-backup --decompress --remove-original --target-dir=DIR (of a stream,"
             " after mbstream -x -C DIR), then create the dataset from DIR",
         )
-    info, checkpoints = _facts(contents, _INFO, name), _facts(contents, _CHECKPOINTS, name)
-    options = _facts(contents, (_OPTIONS,), name)
+    info, checkpoints = _facts(contents, INFO, name), _facts(contents, CHECKPOINTS, name)
+    options = _facts(contents, (OPTIONS,), name)
     version = info.get("server_version", "")
     if "mariadb" not in version.lower():
         raise InvalidSpec(
@@ -182,7 +183,7 @@ def _needed(options: dict[str, str], name: str) -> tuple[str, ...]:
     for key in ("innodb_data_file_path", "innodb_page_size", "innodb_undo_tablespaces"):
         value = options.get(key, "")
         if key != "innodb_data_file_path" and value and not _NUMBER.fullmatch(value):
-            raise InvalidSpec(f"{name}: {_OPTIONS} has an invalid {key}: {value[:200]!r}")
+            raise InvalidSpec(f"{name}: {OPTIONS} has an invalid {key}: {value[:200]!r}")
         if value:
             found.append(f"{key}={value}")
     return tuple(found)
@@ -193,23 +194,24 @@ def _needed(options: dict[str, str], name: str) -> tuple[str, ...]:
 
 def of_directory(source: BackupDirectory) -> Contents:
     """The files of a directory; raises InvalidSpec."""
-    return _contents(source, _listed(source))
+    return _contents(source, listed(source.path))
 
 
 def streamed(source: BackupDirectory) -> Iterator[bytes]:
     """A directory as a stream; raises InvalidSpec, also if a file changes while it is read."""
-    before = _listed(source)
+    before = listed(source.path)
     for path in sorted(before):
-        yield from _file(source.path / path, os.fsencode(path))
-    after = _listed(source)
+        yield from packed(content(source.path / path), path)
+    after = listed(source.path)
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
             raise changed(source.path / path)
 
 
-def _file(path: Path, name: bytes) -> Iterator[bytes]:
-    offset = 0
-    for chunk in content(path):
+def packed(data: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """A file of a stream; ``data``: in chunks of at most ``CHUNK_LIMIT`` bytes."""
+    offset, name = 0, os.fsencode(path)
+    for chunk in data:
         yield _HEAD.pack(MAGIC, 0, b"P", len(name)) + name
         yield _PAYLOAD.pack(len(chunk), offset, zlib.crc32(chunk))
         yield chunk
@@ -226,28 +228,29 @@ def _contents(source: BackupDirectory, listed: dict[str, Signature]) -> Contents
     return Contents({name: length for name, (_, length, _) in listed.items()}, facts)
 
 
-def _listed(source: BackupDirectory) -> dict[str, Signature]:
+def listed(top: Path) -> dict[str, Signature]:
+    """The files below a directory, without sockets of servers; raises InvalidSpec for links."""
     found: dict[str, Signature] = {}
-    left = [source.path]
+    left = [top]
     try:
         while left:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
-                    path = os.path.relpath(entry.path, source.path)
+                    path = os.path.relpath(entry.path, top)
                     if entry.is_dir(follow_symlinks=False):
                         left.append(Path(entry.path))
                     elif entry.is_file(follow_symlinks=False):
                         found[path] = signature(entry.stat())
-                    else:
+                    elif not stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
                         raise InvalidSpec(
                             f"{entry.path} is neither a file nor a directory",
-                            hint="copy the backup with cp -L, which follows links",
+                            hint="copy the directory with cp -L, which follows links",
                         )
-                    _check_path(os.fsencode(path), f"{source}")
-                    if len(found) > _FILES_LIMIT:
-                        raise InvalidSpec(f"{source} has more than {_FILES_LIMIT} files")
+                    check_path(os.fsencode(path), f"{top}")
+                    if len(found) > FILES_LIMIT:
+                        raise InvalidSpec(f"{top} has more than {FILES_LIMIT} files")
     except OSError as error:
-        where = error.filename or source
+        where = error.filename or top
         raise InvalidSpec(f"{where} cannot be read: {error.strerror}") from error
     return found
 
@@ -270,8 +273,8 @@ def checked(data: Iterable[bytes], name: str, contents: Contents) -> Iterator[by
     unfinished: set[str] = set()
     while reader.more():
         yield from _chunk(reader, contents, unfinished)
-        if len(contents.sizes) > _FILES_LIMIT:
-            raise InvalidSpec(f"{name} has more than {_FILES_LIMIT} files")
+        if len(contents.sizes) > FILES_LIMIT:
+            raise InvalidSpec(f"{name} has more than {FILES_LIMIT} files")
     if unfinished:
         raise _truncated(name, reader.offset, min(unfinished))
 
@@ -304,7 +307,7 @@ def _chunk(reader: _Reader, contents: Contents, unfinished: set[str]) -> Iterato
 def _payload(reader: _Reader, path: str, contents: Contents) -> Iterator[bytes]:
     start = reader.offset
     size, offset, checksum = _PAYLOAD.unpack((yield from reader.exactly(_PAYLOAD.size)))
-    if size > _CHUNK_LIMIT:
+    if size > CHUNK_LIMIT:
         reader.damaged(start, f"a chunk of {path} has {size} bytes")
     kept = bytearray() if path in _SMALL else None
     crc = 0
@@ -332,7 +335,7 @@ def _rename(contents: Contents, old: str, new: str) -> None:
         contents.small[new] = contents.small.pop(old)
 
 
-def _check_path(path: bytes, name: str) -> str:
+def check_path(path: bytes, name: str) -> str:
     """``path`` of a file in a backup, without ``./``; raises InvalidSpec."""
     text = os.fsdecode(path).removeprefix("./")
     parts = text.split("/")
@@ -394,7 +397,7 @@ class _Reader:
         if length > _PATH_LIMIT:
             self.damaged(self.offset, f"a path has {length} bytes")
         found = yield from self.exactly(length)
-        return _check_path(found, self._name)
+        return check_path(found, self._name)
 
     def damaged(self, offset: int, why: str) -> NoReturn:
         """Raise InvalidSpec about the byte at ``offset``."""

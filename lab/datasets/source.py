@@ -5,6 +5,8 @@
 ``-``                                         a dump, from standard input
 a directory                                   what ``mariadb-dump --dir``, mydumper or MySQL Shell
                                               wrote, or a physical backup
+a directory, ``shop.tar``, ``.tar.gz``        the data directory of a server that was stopped; by
+                                              its first bytes whatever its name
 ``shop.xb``, ``.mbstream``, ``.xbstream``     a physical backup as a stream, also .gz, .zst; by its
                                               first bytes whatever its name
 ``mysql://user@host:3306/shop,crm``           databases of a live server; none: all; or mariadb://
@@ -44,7 +46,8 @@ PASSWORD_HINT = (
 ACCEPTED = (
     "a file .sql, also compressed (.gz, .xz, .bz2, .zst, .zip); - for standard input; a directory"
     " of mariadb-dump --dir, mydumper, MySQL Shell or mariadb-backup; a stream .xb, .mbstream"
-    " or .xbstream; mysql://user@host:3306/database; lab:NAME; generate:sysbench or generate:tpcc"
+    " or .xbstream; a data directory, also as .tar; mysql://user@host:3306/database; lab:NAME;"
+    " generate:sysbench or generate:tpcc"
 )
 DATABASES_LIMIT = 100
 """Databases that one text names, at most."""
@@ -54,6 +57,7 @@ MAGIC = b"XBSTCK01"
 
 PACKINGS = ("gz", "zst", "xz", "bz2", "zip")
 _STREAMS = ("xb", "mbstream", "xbstream")
+_TAR = (257, b"ustar")
 UPLOAD = "upload:"
 """How the text of a dump that was sent to the service begins."""
 
@@ -138,6 +142,27 @@ class BackupStream:
 
 
 @dataclass(frozen=True)
+class DataDirectory:
+    """The data directory of a server that was stopped."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
+class DataArchive:
+    """An archive of tar with a data directory, or with the directory of a physical backup."""
+
+    path: Path
+    packing: Packing = ""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True)
 class Server:
     """A live server; its password is not here."""
 
@@ -198,6 +223,8 @@ Source = (
     | DumpDirectory
     | BackupDirectory
     | BackupStream
+    | DataDirectory
+    | DataArchive
     | Server
     | LabCapture
     | Generated
@@ -254,20 +281,22 @@ def _path(text: str) -> Source:
     name = path.name.lower()
     packing = _packing(name)
     inner = name.removesuffix(f".{packing}")
-    kind = next((one for one in ("sql", *_STREAMS) if inner.endswith(f".{one}")), "")
+    kind = next((one for one in ("sql", "tar", *_STREAMS) if inner.endswith(f".{one}")), "")
     kind = kind or ("sql" if packing == "zip" else "")
     if stat.S_ISREG(mode):
         found = _seen(path)
-        if found is not None and kind not in _STREAMS and found[1]:
-            kind = _STREAMS[0]
-        packing = packing if found is None else found[0]
+        if found is not None:
+            packing, seen = found
+            kind = seen if seen and kind not in _STREAMS else kind
     if not kind:
         shown = "this" if "@" in text else repr(text)  # it may be a DSN with a password
         raise InvalidSpec(f"{shown} is not a source of data", hint=f"accepted: {ACCEPTED}")
     if not mode:
         raise InvalidSpec(f"there is no file {text}", hint="check the path")
-    if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+    if not stat.S_ISREG(mode) and (not stat.S_ISFIFO(mode) or kind == "tar"):
         raise InvalidSpec(f"{text} is not a file", hint=f"accepted: {ACCEPTED}")
+    if kind == "tar":
+        return DataArchive(path, packing)
     return DumpFile(path, packing) if kind == "sql" else BackupStream(path, packing)
 
 
@@ -282,7 +311,8 @@ def _directory(path: Path) -> Source:
             f"{path} is not a directory of a dump or a backup",
             hint="accepted: DB/TABLE.sql and DB/TABLE.txt (mariadb-dump --dir), metadata and"
             " DB.TABLE-schema.sql (mydumper), @.json and DB@TABLE.sql (MySQL Shell), a directory"
-            " with mariadb_backup_checkpoints, xtrabackup_checkpoints or backup-my.cnf",
+            " with mariadb_backup_checkpoints, xtrabackup_checkpoints or backup-my.cnf, or with"
+            " ibdata1 and mysql (a data directory)",
         )
     return found
 
@@ -291,6 +321,8 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     # MariaDB renamed its files in 11.1; before, it shared the names with XtraBackup.
     if {"mariadb_backup_checkpoints", "xtrabackup_checkpoints", "backup-my.cnf"} & names.keys():
         return BackupDirectory(path)
+    if "ibdata1" in names and (names.get("mysql") or "mysql.ibd" in names):
+        return DataDirectory(path)
     if "@.json" in names:
         return DumpDirectory(path, "mysqlsh")
     schemas = (".sql", ".sql.gz", ".sql.zst")
@@ -307,8 +339,8 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
     return None
 
 
-def _seen(path: Path) -> tuple[Packing, bool] | None:
-    """How a file is compressed, and whether a stream of a backup is in it; None: not readable."""
+def _seen(path: Path) -> tuple[Packing, str] | None:
+    """How a file is compressed, and whether ``xb`` or ``tar`` is in it; None: not readable."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
@@ -318,7 +350,8 @@ def _seen(path: Path) -> tuple[Packing, bool] | None:
         first = next(plain(iter([head]), str(path)), b"")
     except LabError:
         first = b""
-    return packing_of(head), first.startswith(MAGIC)
+    is_tar = first[_TAR[0] :].startswith(_TAR[1])
+    return packing_of(head), _STREAMS[0] if first.startswith(MAGIC) else "tar" if is_tar else ""
 
 
 def _has_tables(path: Path) -> bool:

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import pytest
 
 from lab.config import tomlfile
-from lab.datasets import accounts, backup, directory, queries, rules, shell, tabbed
+from lab.datasets import accounts, backup, datadir, directory, queries, redo, rules, shell, tabbed
 from lab.datasets.dump import statements
 from lab.datasets.kinds import sql
-from lab.datasets.source import DumpDirectory
+from lab.datasets.source import DataArchive, DumpDirectory
 from lab.datasets.survey import HEAD, suits, survey
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotReady
 from lab.exchange.trust import decode
@@ -27,6 +27,8 @@ from lab.progress import never_halt
 from lab.storage.stream import received
 from lab.wait import Deadline
 from tests.fuzz.runner import Limits, durations, fuzz, seeds
+from tests.support.data_directories import directory as data_directory
+from tests.support.data_directories import log, old_log, packed
 
 CHUNKS = 997
 """Bytes of a chunk: what is cut by its end is found too."""
@@ -86,6 +88,13 @@ def users(data: bytes) -> None:
         assert script.text.count(b"\n") <= data.count(b"\n") + 1
 
 
+def redo_log(data: bytes) -> None:
+    log, _, found = data.partition(b"\1\1\1\1")
+    what = redo.redo(log.ljust(redo.HEAD, b"\0"), {redo.FIRST: 1 << 20}, "x")
+    assert what.offset >= 0
+    what.is_empty(found)
+
+
 def header(data: bytes) -> None:
     decode(data)
 
@@ -142,6 +151,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "rows": rows,
     "format": format_of_rows,
     "accounts": users,
+    "redo": redo_log,
     "header": header,
     "made": made,
     "volume": volume,
@@ -178,3 +188,21 @@ def test_a_directory(
             drain(piece.data)
 
     assert fuzz(read, seeds(layout), errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)
+
+
+@durations
+def test_an_archive_of_a_data_directory(tmp_path: Path, seconds: float) -> None:
+    """Protects the same; what is read of it is the stream of a prepared backup."""
+    path, logs = tmp_path / "a.tar", (log(), old_log(104))
+    some = [
+        packed(path, data_directory({"ib_logfile0": one, "shop/t.ibd": bytes(100)})).read_bytes()
+        for one in logs
+    ]
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        contents = backup.Contents()
+        drain(backup.checked(datadir.streamed(DataArchive(path), "11.8.6"), "x", contents))
+        assert backup.described(contents, "x").prepared
+
+    assert fuzz(read, some, errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)

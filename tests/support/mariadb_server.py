@@ -156,6 +156,17 @@ class Server:
             return list(cursor.fetchall())
 
 
+def stopped(db: Server) -> Path:
+    """The data directory of a server, which is stopped cleanly; its directory vanishes later."""
+    with suppress(pymysql.err.Error):  # the connection ends with it
+        db.ask("SHUTDOWN")
+    log = db.directory / "log"
+    for _ in attempts(Deadline.after(SECONDS)):
+        if b"Shutdown complete" in log.read_bytes():
+            return db.directory / "data"
+    raise AssertionError(log.read_text())
+
+
 @contextmanager
 def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator[Server]:
     """A server without data, network or logs, which root's password-less account can use.

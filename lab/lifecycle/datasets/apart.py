@@ -27,6 +27,8 @@ from lab.datasets.live import Selection
 from lab.datasets.source import (
     BackupDirectory,
     BackupStream,
+    DataArchive,
+    DataDirectory,
     DumpDirectory,
     DumpFile,
     Server,
@@ -57,7 +59,17 @@ _SAY_EVERY = 0.2
 _ANSWER_LIMIT = 64 * MIB
 _KINDS: Mapping[str, type[Any]] = {
     one.__name__: one
-    for one in (DumpFile, DumpDirectory, BackupDirectory, BackupStream, Server, Sysbench, Tpcc)
+    for one in (
+        DumpFile,
+        DumpDirectory,
+        BackupDirectory,
+        BackupStream,
+        DataDirectory,
+        DataArchive,
+        Server,
+        Sysbench,
+        Tpcc,
+    )
 }
 _ERRORS = (errors.InvalidSpec, errors.HostUnfit, errors.NotFound, errors.LimitReached)
 
@@ -140,7 +152,7 @@ def _check(found: Spool, path: Path, name: str) -> Spool:
 
 
 def backup(
-    source: BackupDirectory | BackupStream,
+    source: BackupDirectory | BackupStream | DataDirectory | DataArchive,
     path: Path,
     version: str,
     progress: Callable[[int], None],
@@ -280,7 +292,7 @@ def _say(done: int) -> None:
 def _result(request: _Request, progress: Callable[[int], None]) -> object:
     source = _source(request)
     path, files = Path(request.path), [Path(file) for file in request.files]
-    if isinstance(source, BackupDirectory | BackupStream):
+    if isinstance(source, BackupDirectory | BackupStream | DataDirectory | DataArchive):
         from lab.lifecycle.datasets import physical
 
         return physical.write(source, path, request.version, progress)

@@ -17,8 +17,6 @@ from lab.datasets.dump import STATEMENT_LIMIT
 from lab.datasets.generate import estimate
 from lab.datasets.rules import Rules
 from lab.datasets.source import (
-    BackupDirectory,
-    BackupStream,
     DumpDirectory,
     DumpFile,
     Source,
@@ -150,7 +148,7 @@ def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data
         pace = ByteProgress(ctx.progress, "read", size_of(source, files))
         read = _Watch(ctx, pace)
         seconds = apart.SECONDS if ctx.data is None else _SECONDS
-        if isinstance(source, BackupDirectory | BackupStream):
+        if isinstance(source, physical.Physical):
             at = work / "backup"
             backup = apart.backup(source, at, engine.version, read, Stored, seconds=seconds)
             physical.check(backup, source, at)
@@ -303,7 +301,7 @@ def size_of(source: Source, files: Sequence[Path]) -> int:
         known = source.path.stat().st_size
     elif isinstance(source, DumpDirectory):
         known = directory.size(source)
-    elif isinstance(source, BackupDirectory | BackupStream):
+    elif isinstance(source, physical.Physical):
         known = physical.size(source)
     else:
         known = 0
@@ -321,7 +319,7 @@ def _check_room(ctx: Context, source: Source, files: Sequence[Path], *, masks: b
 
 def _check_growth(ctx: Context, source: Source, size: int, *, masks: bool, beside: int = 0) -> None:
     """Raise HostUnfit unless there is space for what data of ``size`` become, and ``beside``."""
-    growth = _BACKUP_GROWTH if isinstance(source, BackupDirectory | BackupStream) else _GROWTH
+    growth = _BACKUP_GROWTH if isinstance(source, physical.Physical) else _GROWTH
     if masks:
         growth = _MASK_GROWTH + 1  # and the masked dump, beside both
     space = ctx.storage.space()

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.datasets import backup as backups
+from lab.datasets import datadir
 from lab.datasets.backup import Backup, Contents
-from lab.datasets.source import BackupDirectory, BackupStream
+from lab.datasets.source import BackupDirectory, BackupStream, DataArchive, DataDirectory
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets.loader import Refused, Server
 from lab.paths import new_file
 from lab.progress import ByteProgress
 from lab.units import MIB
 
-Physical = BackupDirectory | BackupStream
+Physical = BackupDirectory | BackupStream | DataDirectory | DataArchive
 
 _OPTION = re.compile(r"innodb_[a-z_]{1,50}=[\w.:;-]{1,4000}")
 _NOTES = re.compile(
@@ -39,7 +40,9 @@ class Stored:
 
 
 def size(source: Physical) -> int:
-    """Bytes of a backup, as far as they are known before it is read; 0: not known."""
+    """Bytes of a source, as far as they are known before it is read; 0: not known."""
+    if isinstance(source, DataDirectory | DataArchive):
+        return datadir.size(source)
     if isinstance(source, BackupDirectory):
         return sum(backups.of_directory(source).sizes.values())
     if source.packing or not source.path.is_file():
@@ -48,7 +51,7 @@ def size(source: Physical) -> int:
 
 
 def write(source: Physical, path: Path, version: str, progress: Callable[[int], None]) -> Stored:
-    """Write a backup as a stream to the new file ``path``.
+    """Write a source as the stream of a backup to the new file ``path``.
 
     ``version``: of the MariaDB server that is to have it; ``progress`` is called with the bytes
     that are written. Raises InvalidSpec for a backup that the server cannot have, or that is
@@ -58,8 +61,10 @@ def write(source: Physical, path: Path, version: str, progress: Callable[[int], 
     if isinstance(source, BackupDirectory):
         data = backups.streamed(source)
         backups.check_fits(backups.described(backups.of_directory(source), name), version, name)
-    else:
+    elif isinstance(source, BackupStream):
         data = backups.unpacked_stream(source)
+    else:
+        data = datadir.streamed(source, version)
     contents, done = Contents(), 0
     with new_file(path) as out:
         for chunk in backups.checked(data, name, contents):

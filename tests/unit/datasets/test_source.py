@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from lab.datasets.source import (
     PASSWORD_HINT,
     BackupDirectory,
     BackupStream,
+    DataArchive,
+    DataDirectory,
     DumpDirectory,
     DumpFile,
     LabCapture,
@@ -23,6 +26,7 @@ from lab.datasets.source import (
     parse,
 )
 from lab.errors import InvalidSpec
+from tests.support.data_directories import packed
 
 
 def made(top: Path, *names: str) -> Path:
@@ -62,6 +66,7 @@ def test_files(tmp_path: Path, name: str, kind: type, packing: str) -> None:
             "mydumper",
         ),
         (["metadata", "shop-schema-create.sql.zst", "shop.t.00000.sql.zst"], "mydumper"),
+        (["@.json", "shop.json", "shop@t.sql"], "mysqlsh"),
     ],
 )
 def test_directories_of_dumps(tmp_path: Path, names: list[str], expected: str) -> None:
@@ -81,6 +86,22 @@ def test_directories_of_dumps(tmp_path: Path, names: list[str], expected: str) -
 )
 def test_directories_of_backups(tmp_path: Path, names: list[str]) -> None:
     assert parse(str(made(tmp_path, *names))) == BackupDirectory(tmp_path)
+
+
+@pytest.mark.parametrize("other", ["mysql/user.frm", "mysql.ibd"])
+def test_data_directories(tmp_path: Path, other: str) -> None:
+    assert parse(str(made(tmp_path, "ibdata1", other, "shop/t.ibd"))) == DataDirectory(tmp_path)
+
+
+@pytest.mark.parametrize("packing", ["", "gz", "xz"])
+@pytest.mark.parametrize("name", ["a.tar", "a", "a.sql", "a.tgz"])
+def test_archives_are_known_by_their_first_bytes(
+    tmp_path: Path, name: str, packing: Packing
+) -> None:
+    data = packed(tmp_path / "x", {"ibdata1": bytes(100_000)}).read_bytes()
+    path = tmp_path / name
+    path.write_bytes({"": data, "gz": gzip.compress(data), "xz": lzma.compress(data)}[packing])
+    assert parse(str(path)) == DataArchive(path, packing)
 
 
 @pytest.mark.parametrize(

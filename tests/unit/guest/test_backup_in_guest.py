@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from lab.datasets import backup as backups
-from lab.datasets.source import BackupDirectory
+from lab.datasets import datadir
+from lab.datasets.source import BackupDirectory, DataDirectory
 from lab.run import run
 from lab.wait import Deadline, attempts
 from tests.support.backups import Programs, programs
-from tests.support.mariadb_server import NoServer, client, daemon, server
+from tests.support.mariadb_server import NoServer, client, daemon, server, stopped
 from tests.unit.guest.test_identity_in_guest import program
 
 pytestmark = [
@@ -51,11 +52,15 @@ OPTIONS = ("innodb_data_file_path=ibdata1:12M:autoextend", "innodb_page_size=819
 
 @dataclass(frozen=True)
 class Sources:
-    """Backups of one server: a directory, the same prepared, a stream with the last binlog."""
+    """Backups of one server: a directory, the same prepared, a stream with the last binlog.
+
+    ``directory``: that of a server that was stopped.
+    """
 
     full: Path
     prepared: Path
     stream: Path
+    directory: Path
     programs: Programs
 
 
@@ -71,7 +76,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sources]:
             stream = found.of(db, top / "stream.xb", "--stream=mbstream", "--galera-info")
             prepared = shutil.copytree(full, top / "prepared")
             found.prepare(prepared)
-            yield Sources(full, prepared, stream, found)
+        with server(["--log-bin=theirs"], ["--innodb-page-size=8K"]) as db:
+            db.ask(*(one.partition(" DATA DIRECTORY")[0] for one in SCHEMA))
+            directory = shutil.copytree(stopped(db), top / "directory")
+        yield Sources(full, prepared, stream, directory, found)
     except NoServer as error:
         pytest.skip(str(error))
 
@@ -254,6 +262,17 @@ def test_a_stream_with_a_binlog(guest: Guest, sources: Sources) -> None:
     """Protects clusters: nothing of the source's replication is left."""
     assert b"theirs.000" in sources.stream.read_bytes()
     assert guest.restore(sources.stream.read_bytes(), apply=True).startswith("done 0")
+    check(guest)
+
+
+def test_a_data_directory_becomes_the_servers_data(guest: Guest, sources: Sources) -> None:
+    """Protects what a stopped server had; its logs and positions are left out on the host."""
+    assert list(sources.directory.glob("theirs.*"))
+    contents = backups.Contents()
+    streamed = datadir.streamed(DataDirectory(sources.directory), "11.8.6")
+    data = b"".join(backups.checked(streamed, "it", contents))
+    assert not [path for path in contents.sizes if path.startswith("theirs")]
+    assert guest.restore(data, apply=False).startswith("done 0")
     check(guest)
 
 
