@@ -74,6 +74,15 @@ def has_server(services: Iterable[str]) -> bool:
 
 
 @dataclass(frozen=True)
+class Release:
+    """A server, as far as what it understands depends on it."""
+
+    name: str = ""
+    """Its engine, as images and records have it; empty: not known."""
+    version: str = ""
+
+
+@dataclass(frozen=True)
 class Engine:
     """The engine in an image, as far as blueprints depend on it."""
 
@@ -91,6 +100,11 @@ class Engine:
     """Where the server keeps its logs, which may be a volume of their own."""
     service: str = ""
     """The server's systemd unit."""
+
+    @property
+    def release(self) -> Release:
+        """What it is."""
+        return Release(self.name, self.version)
 
 
 @dataclass(frozen=True)
@@ -344,9 +358,12 @@ class Blueprint(Protocol):
         Such as those that it replicates from. They are asked before it.
         """
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+    def question(
+        self, role: str, reported: Mapping[str, Mapping[str, str]], release: Release
+    ) -> str:
         """The statement to whose answer ``requirements`` apply; its rows are (name, value).
 
+        ``release``: of the server that is asked.
         ``reported``: what the node's ``sources`` just said, by their names; nothing of one that
         does not answer: what depends on it is ``UNKNOWN``. It comes from guests, whose root may say
         anything.
@@ -414,7 +431,10 @@ class Blueprint(Protocol):
         """
 
     def renew(self, engine: Engine) -> str:
-        """The statement with which a server reads its certificate and key again."""
+        """The statement with which a server reads its certificate and key again; empty: none.
+
+        A server that cannot has no TLS.
+        """
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """Bring all servers to rest before their guests shut down, to be captured without RAM.

@@ -31,6 +31,7 @@ from lab.blueprints import (
     Link,
     Member,
     NodePlan,
+    Release,
     Remedy,
     Situation,
     galera,
@@ -201,12 +202,14 @@ class Remote(galera.Galera):
         (said,) = _of_cluster({"": answer}).values()
         return said.get("position", "")
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+    def question(
+        self, role: str, reported: Mapping[str, Mapping[str, str]], release: Release
+    ) -> str:
         """See Blueprint."""
         if role == "member":
-            return _QUESTION + replication.POSITION
+            return _QUESTION + replication.question_of_position(release)
         followed = _of_cluster(reported) if self._members & reported.keys() else reported
-        return replication.question_to_replica(followed)
+        return replication.question_to_replica(followed, release)
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint."""
@@ -238,7 +241,7 @@ class Remote(galera.Galera):
             replication.login(engine, password),
         ]
         return [
-            self.renew(engine),
+            *self.renewal(engine),
             *replication.of_replica(engine, own),
             *replication.relink(engine, password),
         ]

@@ -21,6 +21,7 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
+    Release,
     Remedy,
     Situation,
     proxy,
@@ -116,7 +117,12 @@ class Galera(server.Defaults):
             files["/var/lib/mysql/grastate.dat"] = state
         return files
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+    def question(
+        self,
+        role: str,  # noqa: ARG002  part of the protocol
+        reported: Mapping[str, Mapping[str, str]],  # noqa: ARG002  part of the protocol
+        release: Release,  # noqa: ARG002  part of the protocol
+    ) -> str:
         """See Blueprint."""
         # LIKE, not WHERE: the server then computes only these of its hundreds of variables.
         return "SHOW GLOBAL STATUS LIKE 'wsrep_%'"
@@ -155,9 +161,9 @@ class Galera(server.Defaults):
     ) -> Sequence[str]:
         """See Blueprint."""
         if member != members[0]:  # accounts are replicated: one node changes them for all
-            return [self.renew(engine)]
+            return [*self.renewal(engine)]
         accounts = server.accounts(engine, user, password, self.options, tls=tls)
-        return [self.renew(engine), *accounts]
+        return [*self.renewal(engine), *accounts]
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint."""

@@ -32,6 +32,7 @@ from lab.blueprints import (
     Member,
     NodePlan,
     Promotion,
+    Release,
     Remedy,
     Situation,
     gtid,
@@ -236,7 +237,12 @@ class Group(server.Defaults):
         """See Blueprint."""
         return proxy.through(self.options, self._traffic) if role == proxy.PROXY else {}
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+    def question(
+        self,
+        role: str,  # noqa: ARG002  part of the protocol
+        reported: Mapping[str, Mapping[str, str]],
+        release: Release,  # noqa: ARG002  part of the protocol
+    ) -> str:
         """See Blueprint."""
         shared = "'shared'"
         for name, said in reported.items():
@@ -286,7 +292,7 @@ class Group(server.Defaults):
         """
         own = server.peer_password(password)
         return [
-            self.renew(engine),
+            *self.renewal(engine),
             "SET SESSION sql_log_bin = 0",
             "SET GLOBAL super_read_only = OFF",
             *server.accounts(engine, user, password, self.options, tls=tls),

@@ -5,14 +5,11 @@ from one data directory without a history, so a replica begins at the source's f
 and there is nothing to transfer.
 
 A replica has caught up when it has executed all that its source had executed when that was asked,
-shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL.
+shortly before: ``MASTER_GTID_WAIT`` in MariaDB, ``WAIT_FOR_EXECUTED_GTID_SET`` in MySQL. The
+statements of each are in ``dialects``.
 
 In a star another node can become the source (``switchover``): so its servers start read-only, and
 their roles are asked.
-
-One statement asks servers of both: MariaDB alone executes what is in ``/*M! */``, and MySQL alone
-what is in ``/*!80000 */``, as MariaDB ignores those from 50700 to 99999 (its documentation,
-"Comment Syntax").
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from lab.blueprints import (
     Member,
     NodePlan,
     Promotion,
+    Release,
     Remedy,
     Situation,
     gtid,
@@ -41,9 +39,8 @@ from lab.blueprints import (
     server,
     switchover,
 )
-from lab.blueprints.dialects import dialect_of
+from lab.blueprints.dialects import Asked, dialect_of
 from lab.blueprints.proxies import RoleQuery, Traffic
-from lab.config.enginefile import DialectName, family_of
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
@@ -71,212 +68,14 @@ report_host = {name}
 """
 
 
-@dataclass(frozen=True)
-class _Dialect:
-    """What differs between the engines.
-
-    ``link``: has a replica follow ``{address}``, with ``{password}``.
-    """
-
-    options: str
-    read_only: str
-    semi_sync: str
-    acknowledged: str
-    """Options of a server whose commits wait for a replica."""
-    acknowledges: str
-    """Options of such a replica."""
-    either: str
-    """Options of a server that may be one or the other: without replicas no commit waits."""
-    link: tuple[str, ...]
-    """Statements that have a replica follow {address} by the {channel}, {delay} seconds late."""
-    repoint: str
-    """A statement that has a replica, which is stopped, follow {address} from where it is."""
-    relink: tuple[str, ...]
-    """Statements that give a replica, which runs, another {password}."""
-    forget: tuple[str, ...]
-    """Statements that remove a link by the {channel} that is down, which is then made again; empty:
-    it is sufficient to ``relink``."""
-    writable: tuple[str, ...]
-    """Statements before and after changes of a replica's own accounts."""
-    by_role: tuple[str, ...]
-    """Statements for a server that may be the source: it is as before, and then relinked."""
-    relink_if_linked: tuple[str, ...]
-    """Statements of ``relink`` for a server that may have no link."""
-    cannot_write: tuple[str, ...]
-    """Statements after which the account of a lab's user cannot write to a read-only server."""
-    role: switchover.Role
-    waits: tuple[str, str]
-    """Variables of a server whose commits wait, and of one whose commits do not."""
-
-
-_MARIADB = _Dialect(
-    options="log_slave_updates = ON\ngtid_strict_mode = ON\nslave_net_timeout = 10\n",
-    read_only="read_only = ON\n",
-    semi_sync="rpl_semi_sync_master_wait_point = AFTER_SYNC\n",
-    acknowledged="rpl_semi_sync_master_enabled = ON\n",
-    acknowledges="rpl_semi_sync_slave_enabled = ON\n",
-    either="rpl_semi_sync_master_wait_no_slave = OFF\n",
-    link=(
-        (
-            "CHANGE MASTER '{channel}' TO MASTER_HOST = '{address}', MASTER_USER = 'replication',"
-            " MASTER_PASSWORD = '{password}', MASTER_SSL = 0, MASTER_CONNECT_RETRY = 1,"
-            " MASTER_USE_GTID = slave_pos, MASTER_DELAY = {delay}"
-        ),
-        "START SLAVE '{channel}'",
-    ),
-    repoint="CHANGE MASTER TO MASTER_HOST = '{address}', MASTER_USE_GTID = slave_pos",
-    # The password is in a file (master.info) that the server does not sync unless it is asked to:
-    # after a power loss the replica would log in with the one of the template.
-    relink=(
-        "STOP SLAVE '{channel}'",
-        "SET @lab_sync = @@GLOBAL.sync_master_info",
-        "SET GLOBAL sync_master_info = 1",
-        "CHANGE MASTER '{channel}' TO MASTER_PASSWORD = '{password}'",
-        "SET GLOBAL sync_master_info = @lab_sync",
-        "START SLAVE '{channel}'",
-    ),
-    forget=("STOP SLAVE '{channel}'", "RESET SLAVE '{channel}' ALL"),
-    writable=("DO 1", "DO 1"),
-    by_role=("DO 1", "DO 1"),
-    relink_if_linked=(
-        (
-            "SET @lab_linked = IF(@lab_linked, 1, (SELECT VARIABLE_VALUE > 0"
-            " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING'))"
-        ),
-        "EXECUTE IMMEDIATE IF(@lab_linked, 'STOP SLAVE', 'DO 1')",
-        "SET @lab_sync = @@GLOBAL.sync_master_info",
-        "SET GLOBAL sync_master_info = 1",
-        (
-            "EXECUTE IMMEDIATE IF(@lab_linked,"
-            " 'CHANGE MASTER TO MASTER_PASSWORD = ''{password}''', 'DO 1')"
-        ),
-        "SET GLOBAL sync_master_info = @lab_sync",
-        "EXECUTE IMMEDIATE IF(@lab_linked, 'START SLAVE', 'DO 1')",
-        "SET @lab_linked = NULL",
-    ),
-    cannot_write=("REVOKE READ ONLY ADMIN ON *.* FROM lab@'%'",),
-    role=switchover.Role(
-        lead=("read_only=OFF",),
-        follow=("read_only=ON",),
-        unlink=("STOP SLAVE", "RESET SLAVE ALL"),
-        link=(),
-        # The files that say whom it followed may be incomplete, after a power loss.
-        relink=("STOP SLAVE", "RESET SLAVE ALL"),
-        # What it has executed itself, as the source, is what it begins after.
-        begin=(
-            "STOP SLAVE",
-            "RESET SLAVE ALL",
-            "SET GLOBAL gtid_slave_pos = @@GLOBAL.gtid_binlog_pos",
-        ),
-    ),
-    waits=("rpl_semi_sync_master_wait_no_slave=ON", "rpl_semi_sync_master_wait_no_slave=OFF"),
-)
-_LINKED = (
-    "EXISTS (SELECT 1 FROM performance_schema.replication_connection_configuration"
-    " WHERE CHANNEL_NAME = '' AND HOST <> '')"
-)
-_MYSQL = _Dialect(
-    options="gtid_mode = ON\nenforce_gtid_consistency = ON\nreplica_net_timeout = 10\n",
-    read_only="super_read_only = ON\n",
-    semi_sync=("plugin_load_add = semisync_source.so\nplugin_load_add = semisync_replica.so\n"),
-    acknowledged="loose_rpl_semi_sync_source_enabled = ON\n",
-    acknowledges="loose_rpl_semi_sync_replica_enabled = ON\n",
-    either="loose_rpl_semi_sync_source_wait_no_replica = OFF\n",
-    # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
-    # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
-    link=(
-        (
-            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_USER = 'replication',"
-            " SOURCE_PASSWORD = '{password}', SOURCE_SSL = 1, SOURCE_CONNECT_RETRY = 1,"
-            " SOURCE_RETRY_COUNT = 31536000, SOURCE_AUTO_POSITION = 1, SOURCE_DELAY = {delay}"
-            " FOR CHANNEL '{channel}'"
-        ),
-        "START REPLICA FOR CHANNEL '{channel}'",
-    ),
-    repoint="CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{address}', SOURCE_AUTO_POSITION = 1",
-    relink=(
-        "STOP REPLICA IO_THREAD FOR CHANNEL '{channel}'",
-        "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = '{password}' FOR CHANNEL '{channel}'",
-        "START REPLICA IO_THREAD FOR CHANNEL '{channel}'",
-    ),
-    forget=(),
-    writable=("SET GLOBAL super_read_only = OFF", "SET GLOBAL super_read_only = ON"),
-    by_role=(
-        f"SET @lab_read_only = COALESCE(@lab_read_only, @@GLOBAL.super_read_only OR {_LINKED})",
-        "SET GLOBAL super_read_only = OFF",
-        "SET GLOBAL super_read_only = @lab_read_only",
-        "SET @lab_read_only = NULL",
-    ),
-    relink_if_linked=tuple(
-        line
-        for statement in (
-            "STOP REPLICA IO_THREAD FOR CHANNEL ''''",
-            "CHANGE REPLICATION SOURCE TO SOURCE_PASSWORD = ''{password}'' FOR CHANNEL ''''",
-            "START REPLICA IO_THREAD FOR CHANNEL ''''",
-        )
-        for line in (
-            f"SET @lab_statement = IF({_LINKED}, '{statement}', 'DO 1')",
-            "PREPARE lab FROM @lab_statement",
-            "EXECUTE lab",
-        )
-    ),
-    cannot_write=(),
-    role=switchover.Role(
-        lead=("super_read_only=OFF", "read_only=OFF"),
-        follow=("super_read_only=ON",),
-        unlink=("STOP REPLICA FOR CHANNEL ''", "RESET REPLICA ALL FOR CHANNEL ''"),
-        link=(),
-        relink=("STOP REPLICA FOR CHANNEL ''",),
-        begin=(),
-    ),
-    waits=("rpl_semi_sync_source_wait_no_replica=ON", "rpl_semi_sync_source_wait_no_replica=OFF"),
-)
-_DIALECTS: Mapping[DialectName, _Dialect] = {"mariadb": _MARIADB, "mysql": _MYSQL}
-
-_READ_ONLY = "SELECT 'read_only', IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
-POSITION = (
-    " UNION ALL SELECT 'position',"
-    " /*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
-)
-_FOLLOWING = " UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
-# In MariaDB SLAVES_RUNNING counts the links whose applying thread runs (its server,
-# show_slaves_running). A thread that receives is connected unless its state is one of "Connecting",
-# "Reconnecting" and "Waiting to reconnect" (its documentation, "Replica I/O Thread States").
-_RUNNING = (
-    "/*M! (SELECT IF(VARIABLE_VALUE >= {links} AND {links} <= (SELECT COUNT(*)"
-    " FROM information_schema.PROCESSLIST"
-    " WHERE COMMAND = 'Slave_IO' AND STATE NOT LIKE '%onnect%'), 'running', 'stopped')"
-    " FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'SLAVES_RUNNING')*/"
-    " /*!80000 (SELECT IF(SUM(c.SERVICE_STATE = 'ON' AND a.SERVICE_STATE = 'ON') >= {links},"
-    " 'running', 'stopped') FROM performance_schema.replication_connection_status c"
-    " JOIN performance_schema.replication_applier_status a USING (CHANNEL_NAME))*/"
-)
-_LINKED_AT_LEAST = (
-    "/*M! (SELECT IF(COUNT(*) > 0, 'running', 'stopped')"
-    " FROM information_schema.PROCESSLIST WHERE COMMAND = 'Slave_IO')*/"
-    " /*!80000 IF({linked}, 'running', 'stopped')*/"
-).replace("{linked}", _LINKED)
-_CAUGHT_UP = (
-    "IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/('{position}', {seconds})"
-    " = 0, 'yes', 'no')"
-)
-_SEMI_SYNC = (
-    " UNION ALL SELECT 'semi-sync {name}',"
-    " /*M! (SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS"
-    " WHERE VARIABLE_NAME = 'RPL_SEMI_SYNC_MASTER_{variable}')*/"
-    " /*!80000 (SELECT VARIABLE_VALUE FROM performance_schema.global_status"
-    " WHERE VARIABLE_NAME = 'Rpl_semi_sync_source_{variable}')*/"
-)
+_READ_ONLY = "@@GLOBAL.read_only"
+_SUPER_READ_ONLY = "@@GLOBAL.super_read_only"
 _ROLES = ("source", "replica", "delayed")
 _TRAFFIC = Traffic(
     writes=(RoleQuery("SHOW GLOBAL VARIABLES LIKE 'read_only'", "OFF"),),
-    reads=(
-        RoleQuery("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),
-        # Both engines have these two columns, of the threads, next to each other. Where the source
-        # is lost there are still data to read.
-        RoleQuery("SHOW REPLICA STATUS", "Yes Yes|Connecting Yes"),
-    ),
+    reads=(RoleQuery("SHOW GLOBAL VARIABLES LIKE 'read_only'", "ON"),),
 )
+"""What a proxy finds out by itself; a server's checker looks at its link, too."""
 _FOLLOWS = (
     Condition("replicating", "replication", "running"),
     Condition("caught up", "caught up", "yes", "not-synced"),
@@ -365,7 +164,13 @@ class Replication(server.Defaults):
         members = proxy.servers(members)
         text = server.options(member, server.alone(engine), memory, profile)
         text += binary_log(member, engine, profile)
-        dialect, several = _dialect(engine), self.options.topology in ("ring", "fan-in")
+        dialect, several = dialect_of(engine).links, self.options.topology in ("ring", "fan-in")
+        if len(self._links(member)) > 1 and not dialect.several:
+            raise InvalidSpec(
+                f"{member.name} cannot follow several servers: MySQL has channels since 5.7, and"
+                f" this one is {engine.version}",
+                hint="another topology, or another engine for it: --node",
+            )
         text += dialect.options
         if several and dialect_of(engine).gtid_domains:
             text += f"gtid_domain_id = {member.index}\n"
@@ -382,7 +187,10 @@ class Replication(server.Defaults):
         if self.elects or member.role != "source":
             text += dialect.read_only
         files = {engine.config_path: SeedFile(text.encode())}
-        return files | proxy.checks(member, self.options, _TRAFFIC)
+        # Where the source is lost there are still data to read.
+        link = RoleQuery(dialect_of(engine).asked.threads, "Yes Yes|Connecting Yes")
+        traffic = replace(_TRAFFIC, reads=(*_TRAFFIC.reads, link))
+        return files | proxy.checks(member, self.options, traffic)
 
     def form(self, cluster: Cluster, engines: Mapping[str, Engine], deadline: Deadline) -> None:
         """See Blueprint; what is done here is in no binary log."""
@@ -393,7 +201,7 @@ class Replication(server.Defaults):
             engine = engines[member.name]
             before, after = "DO 1", "DO 1"
             if self.elects or member.role != "source":
-                before, after = _dialect(engine).writable
+                before, after = dialect_of(engine).links.writable
             own = [*account(engine, password), *read_only(engine)]
             statements = [before, *unlogged(own), after]
             server.first_statements(cluster, member, statements, deadline)
@@ -443,30 +251,33 @@ class Replication(server.Defaults):
         """See Blueprint."""
         return proxy.through(self.options, _TRAFFIC) if role == proxy.PROXY else {}
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+    def question(
+        self, role: str, reported: Mapping[str, Mapping[str, str]], release: Release
+    ) -> str:
         """See Blueprint."""
         asked = self._question_of_star if self.elects else self._question_of_links
-        return asked(role, reported)
+        return asked(role, reported, dialect_of(release).asked)
 
-    def _question_of_links(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+    def _question_of_links(
+        self, role: str, reported: Mapping[str, Mapping[str, str]], asked: Asked
+    ) -> str:
         """To a node in the role that it was planned for."""
         writes = role == "source"
-        variable = "@@GLOBAL.read_only" if writes else "@@GLOBAL.super_read_only"
-        asked = _READ_ONLY.format(variable=variable) + POSITION
+        found = _standing(asked, _READ_ONLY if writes else _SUPER_READ_ONLY)
         if self.options.semi_sync and writes:
-            for name in ("status", "clients"):
-                asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
+            found += _semi_sync(asked)
         if writes and self.options.topology != "ring":
-            return asked
-        return asked + _following(reported, delayed=role == "delayed")
+            return found
+        return found + _following(asked, reported, delayed=role == "delayed")
 
-    def _question_of_star(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:
+    def _question_of_star(
+        self, role: str, reported: Mapping[str, Mapping[str, str]], asked: Asked
+    ) -> str:
         """To a node in whatever role; ``reported``: until one says that it takes writes."""
-        asked = _READ_ONLY.format(variable="@@GLOBAL.super_read_only") + POSITION
+        found = _standing(asked, _SUPER_READ_ONLY)
         if self.options.semi_sync:
-            for name in ("status", "clients"):
-                asked += _SEMI_SYNC.replace("{name}", name).replace("{variable}", name)
-        running = _RUNNING.format(links=1)
+            found += _semi_sync(asked)
+        running = asked.running.format(links=1)
         caught_up = "'delayed'" if role == "delayed" else "'yes'"
         sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
         silent = [name for name, said in reported.items() if "read_only" not in said]
@@ -475,14 +286,14 @@ class Replication(server.Defaults):
             if not gtid.valid_position(position):
                 caught_up = f"'{UNKNOWN}{name} sent an invalid position'"
             elif position and role != "delayed":
-                caught_up = _CAUGHT_UP.format(position=position, seconds=_WAIT)
+                caught_up = _caught_up(asked, position)
         if not sources and silent:
             caught_up = f"'{UNKNOWN}{silent[0]} does not answer'"
         elif not sources and len(reported) >= self.nodes - 1:
             caught_up = "'no node takes writes'"
         elif not sources:  # of a node whose source is not to run, no more is wanted
-            running = _LINKED_AT_LEAST
-        return asked + _FOLLOWING.format(running=running, caught_up=caught_up)
+            running = asked.linked
+        return found + _replicating(running, caught_up)
 
     def elsewhere(
         self,
@@ -540,17 +351,17 @@ class Replication(server.Defaults):
         accounts = server.accounts(engine, user, password, self.options, tls=tls)
         statements = unlogged([*accounts, login(engine, password)])
         if self.elects:
-            dialect, own = _dialect(engine), server.peer_password(password)
+            dialect, own = dialect_of(engine).links, server.peer_password(password)
             half = len(dialect.by_role) // 2
             before, after = dialect.by_role[:half], dialect.by_role[half:]
             again = [one.replace("{password}", own) for one in dialect.relink_if_linked]
-            return [self.renew(engine), *before, *statements, *after, *again]
+            return [*self.renewal(engine), *before, *statements, *after, *again]
         if member.role != "source":
-            first, last = _dialect(engine).writable
+            first, last = dialect_of(engine).links.writable
             statements = [first, *statements, last]
         for channel in self._links(member).values():
             statements += relink(engine, password, channel)
-        return [self.renew(engine), *statements]
+        return [*self.renewal(engine), *statements]
 
     def standing(self, engine: Engine) -> tuple[str, ...]:
         """See Blueprint."""
@@ -622,8 +433,8 @@ class Replication(server.Defaults):
 
     def _switched(self, engine: Engine) -> switchover.Role:
         """What a server is given when roles change."""
-        dialect = _dialect(engine)
-        role = replace(dialect.role, link=dialect.link)
+        dialect, reached = dialect_of(engine).links, dialect_of(engine).asked.reached
+        role = replace(dialect.role, link=dialect.link, reached=reached)
         if not self.options.semi_sync:
             return role
         waits, lets = dialect.waits
@@ -663,35 +474,31 @@ def _role(topology: Topology, number: int, nodes: int) -> str:
     return "replica"
 
 
-def _dialect(engine: Engine) -> _Dialect:
-    return _DIALECTS[family_of(engine.name).dialect]
-
-
 def binary_log(member: Member, engine: Engine, profile: EngineProfile) -> str:
     """The options of a server at either end of a link, in a group of their own."""
-    return _OPTIONS.format(
+    text = _OPTIONS.format(
         logs=engine.log_directory, sync=int(profile.flush_log == 1), name=member.name
     )
+    return dialect_of(engine).understood(text)
 
 
 def replica_options(engine: Engine) -> str:
     """The options of a server that follows another and takes no writes."""
-    return _dialect(engine).options + _dialect(engine).read_only
+    return dialect_of(engine).links.options + dialect_of(engine).links.read_only
 
 
 def account(engine: Engine, password: str) -> list[str]:
     """The statements that make the account of replicas; a dataset may have had it."""
     return [
-        f"DROP USER IF EXISTS {_ACCOUNT}",
-        f"CREATE USER {_ACCOUNT} {server.identified(engine, password)}",
-        f"GRANT REPLICATION SLAVE ON *.* TO {_ACCOUNT}",
+        one.format(account=_ACCOUNT, identified=server.identified(engine, password))
+        for one in dialect_of(engine).links.account
     ]
 
 
 def read_only(engine: Engine) -> list[str]:
     """The statements after which the account of a lab's user cannot write to replicas."""
     # Else replicas would differ from their source.
-    return list(_dialect(engine).cannot_write)
+    return list(dialect_of(engine).links.cannot_write)
 
 
 def unlogged(statements: Sequence[str]) -> list[str]:
@@ -701,7 +508,7 @@ def unlogged(statements: Sequence[str]) -> list[str]:
 
 def of_replica(engine: Engine, statements: Sequence[str]) -> list[str]:
     """``statements`` that a replica, which is read-only, executes for itself."""
-    before, after = _dialect(engine).writable
+    before, after = dialect_of(engine).links.writable
     return [before, *unlogged(statements), after]
 
 
@@ -711,25 +518,26 @@ def link(
     """The statements that have a replica follow the server at ``address``."""
     return [
         statement.format(channel=channel, address=address, password=password, delay=delay)
-        for statement in _dialect(engine).link
+        for statement in dialect_of(engine).links.link
     ]
 
 
 def repoint(engine: Engine, address: str) -> str:
     """The statement that has a replica, which is stopped, follow another server of its source's."""
-    return _dialect(engine).repoint.format(address=address)
+    return dialect_of(engine).links.repoint.format(address=address)
 
 
 def login(engine: Engine, password: str) -> str:
     """The statement that gives replicas' account what follows from a lab's ``password``."""
-    return f"ALTER USER {_ACCOUNT} {server.identified(engine, server.peer_password(password))}"
+    own = server.identified(engine, server.peer_password(password))
+    return dialect_of(engine).alter.format(account=_ACCOUNT, identified=own, require="")
 
 
 def relink(engine: Engine, password: str, channel: str = "") -> list[str]:
     """The statements that have a replica log in with what follows from a lab's ``password``."""
     return [
         statement.format(channel=channel, password=server.peer_password(password))
-        for statement in _dialect(engine).relink
+        for statement in dialect_of(engine).links.relink
     ]
 
 
@@ -758,7 +566,7 @@ def relinks(
         own = [login(engine, situation.password)]
         statements = unlogged(own) if node in writers else of_replica(engine, own)
         for channel, address in followed[node].items():
-            if forgotten := _dialect(engine).forget:
+            if forgotten := dialect_of(engine).links.forget:
                 statements += [one.format(channel=channel) for one in forgotten]
                 statements += link(engine, address, password, channel, delays.get(node, 0))
             else:
@@ -769,17 +577,45 @@ def relinks(
     return found
 
 
-def question_to_replica(reported: Mapping[str, Mapping[str, str]]) -> str:
+def question_to_replica(reported: Mapping[str, Mapping[str, str]], release: Release) -> str:
     """What a replica is asked, of which ``REPLICA`` is required; see Blueprint."""
-    read_only = _READ_ONLY.format(variable="@@GLOBAL.super_read_only")
-    return read_only + POSITION + _following(reported)
+    asked = dialect_of(release).asked
+    return _standing(asked, _SUPER_READ_ONLY) + _following(asked, reported)
 
 
-def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = False) -> str:
+def question_of_position(release: Release) -> str:
+    """A further row of a question: what a server has executed."""
+    return f" UNION ALL SELECT 'position', {dialect_of(release).asked.position}"
+
+
+def _standing(asked: Asked, variable: str) -> str:
+    """The first rows: whether it is read-only, by that variable, and what it has executed."""
+    read_only = asked.read_only.format(variable=variable)
+    return f"SELECT 'read_only', {read_only} UNION ALL SELECT 'position', {asked.position}"
+
+
+def _semi_sync(asked: Asked) -> str:
+    return "".join(
+        f" UNION ALL SELECT 'semi-sync {name}', {asked.semi_sync.replace('{variable}', name)}"
+        for name in ("status", "clients")
+    )
+
+
+def _caught_up(asked: Asked, position: str) -> str:
+    return f"IF({asked.reached.format(position=position, seconds=_WAIT)}, 'yes', 'no')"
+
+
+def _replicating(running: str, caught_up: str) -> str:
+    return f" UNION ALL SELECT 'replication', {running} UNION ALL SELECT 'caught up', {caught_up}"
+
+
+def _following(
+    asked: Asked, reported: Mapping[str, Mapping[str, str]], *, delayed: bool = False
+) -> str:
     # Of a node whose source is not to run, nothing is wanted.
     running, caught_up, positions = "'running'", "'delayed'" if delayed else "'yes'", []
     if reported:
-        running = _RUNNING.format(links=len(reported))
+        running = asked.running.format(links=len(reported))
     for name, said in reported.items():
         position = said.get("position")
         if position is None:
@@ -789,8 +625,8 @@ def _following(reported: Mapping[str, Mapping[str, str]], *, delayed: bool = Fal
         elif position:
             positions.append(position)
     if positions and caught_up == "'yes'" and not delayed:
-        caught_up = _CAUGHT_UP.format(position=",".join(positions), seconds=_WAIT)
-    return _FOLLOWING.format(running=running, caught_up=caught_up)
+        caught_up = _caught_up(asked, ",".join(positions))
+    return _replicating(running, caught_up)
 
 
 REPLICATION: Final[Blueprint] = Replication()

@@ -18,7 +18,7 @@ from lab.blueprints import (
     Situation,
     proxy,
 )
-from lab.blueprints.dialects import dialect_of
+from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.config.enginefile import family_of
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -62,13 +62,14 @@ def options(
         **(more or {}),
     }
     try:
-        return Template(engine.config).substitute(values)
+        text = Template(engine.config).substitute(values)
     except (KeyError, ValueError) as error:
         # one of another version of lab, which was imported
         raise InvalidSpec(
             f"the image's option file asks for what this version of lab does not know: {error}",
             hint="use an image that this version of lab built",
         ) from None
+    return dialect_of(engine).understood(text)
 
 
 _ALL_DATA = (
@@ -152,6 +153,10 @@ class Defaults:
         """See Blueprint."""
         return dialect_of(engine).renew
 
+    def renewal(self, engine: Engine) -> list[str]:
+        """``renew``, none for a server that cannot."""
+        return list(filter(None, [self.renew(engine)]))
+
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:
         """See Blueprint; the guest's shutdown stops the server cleanly."""
 
@@ -202,7 +207,7 @@ def unlock(engine: Engine, user: str, password: str, *, tls: bool) -> str:
     ``tls``: the user may log in through TLS only.
     """
     require = " REQUIRE SSL" if tls else ""
-    return f"ALTER USER '{user}'@'%' {identified(engine, password)}{require} ACCOUNT UNLOCK"
+    return _altered(engine, f"'{user}'@'%'", identified(engine, password), require)
 
 
 def accounts(engine: Engine, user: str, password: str, options: Options, *, tls: bool) -> list[str]:
@@ -210,19 +215,26 @@ def accounts(engine: Engine, user: str, password: str, options: Options, *, tls:
 
     Of the latter, each is as it was given, also where the server has one of that name.
     """
-    require = "REQUIRE SSL" if tls else "REQUIRE NONE"
+    require = " REQUIRE SSL" if tls else " REQUIRE NONE"
     found = [unlock(engine, user, password, tls=tls)]
     for one in options.user:
         account = f"'{one.name}'@'%'"
         kept = _kept(engine, one.native, one.caching_sha2)
         what = _ALL_DATA if one.scope == users.ALL else "ALL PRIVILEGES"
         found += [
-            f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK",
+            dialect_of(engine).create.format(account=account),
             f"REVOKE ALL PRIVILEGES, GRANT OPTION FROM {account}",
-            f"ALTER USER {account} {kept} {require} ACCOUNT UNLOCK",
+            _altered(engine, account, kept, require),
             f"GRANT {what} ON {_databases(one.scope)}.* TO {account}",
         ]
     return found
+
+
+def _altered(engine: Engine, account: str, kept: str, require: str) -> str:
+    """The statement that gives an account its password, and unlocks it."""
+    dialect = dialect_of(engine)
+    text = dialect.alter.format(account=account, identified=kept, require=require)
+    return text + dialect.unlocked
 
 
 def _databases(scope: str) -> str:
@@ -233,13 +245,13 @@ def _databases(scope: str) -> str:
 
 def identified(engine: Engine, password: str) -> str:
     """What follows an account's name in a statement that sets its password, by its hash."""
-    if family_of(engine.name).authentication == CACHING_SHA2:
+    if plugin_of(engine) == CACHING_SHA2:
         return _kept(engine, "", caching_sha2(password))
     return _kept(engine, native(password), "")
 
 
 def _kept(engine: Engine, native_hash: str, caching_sha2_hash: str) -> str:
-    if family_of(engine.name).authentication == CACHING_SHA2:
+    if plugin_of(engine) == CACHING_SHA2:
         return f"IDENTIFIED WITH caching_sha2_password AS 0x{caching_sha2_hash.encode().hex()}"
     return dialect_of(engine).by_native_hash.format(hash=native_hash)
 

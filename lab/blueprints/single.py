@@ -12,6 +12,7 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
+    Release,
     server,
 )
 from lab.blueprints.dialects import dialect_of
@@ -54,7 +55,12 @@ class Single(server.Defaults):
         text = server.options(member, server.alone(engine), memory, profile)
         return {engine.config_path: SeedFile((text + dialect_of(engine).unlogged).encode())}
 
-    def question(self, role: str, reported: Mapping[str, Mapping[str, str]]) -> str:  # noqa: ARG002
+    def question(
+        self,
+        role: str,  # noqa: ARG002  part of the protocol
+        reported: Mapping[str, Mapping[str, str]],  # noqa: ARG002  part of the protocol
+        release: Release,  # noqa: ARG002  part of the protocol
+    ) -> str:
         """See Blueprint."""
         return "SHOW GLOBAL VARIABLES LIKE 'read_only'"
 
@@ -75,7 +81,7 @@ class Single(server.Defaults):
     ) -> Sequence[str]:
         """See Blueprint."""
         accounts = server.accounts(engine, user, password, self.options, tls=tls)
-        return [self.renew(engine), *accounts]
+        return [*self.renewal(engine), *accounts]
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint."""

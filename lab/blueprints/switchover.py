@@ -68,6 +68,8 @@ class Role:
     """What comes before ``link`` at a server that has a link."""
     begin: tuple[str, ...]
     """What comes before ``link`` at a server without a link."""
+    reached: str = ""
+    """The condition that it has executed all of a ``{position}``, within ``{seconds}``."""
 
 
 RoleOf = Callable[[Engine], Role]
@@ -446,10 +448,8 @@ class Star:
     def _has(self, node: str, position: str, deadline: Deadline) -> bool:
         if not position:
             return True
-        question = (
-            "SELECT IF(/*M! MASTER_GTID_WAIT*/ /*!80000 WAIT_FOR_EXECUTED_GTID_SET*/"
-            f"('{position}', {_SLICE}) = 0, 'yes', 'no')"
-        )
+        reached = self._role(node).reached.format(position=position, seconds=_SLICE)
+        question = f"SELECT IF({reached}, 'yes', 'no')"
         return any(self._ask(node, question) == "yes\n" for _ in attempts(deadline))
 
     def _note(self, found: Mapping[str, Standing], epoch: int, *, but: str) -> None:

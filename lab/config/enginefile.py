@@ -6,6 +6,7 @@ Cluster. A blueprint names the families that it runs on; each series of a family
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import date
@@ -241,3 +242,10 @@ def series_of(recipe_name: str) -> str:
 
 def _names(family: Family) -> list[str]:
     return [f"{family.engine}:{series}" for series, _ in family.series]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """``10.11.6-MariaDB`` as (10, 11, 6); empty if it does not begin so."""
+    # Replicas of old clients have 5.5.5- before MariaDB's own version.
+    match = re.match(r"(?:5\.5\.5-)?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", version)
+    return tuple(int(part) for part in match.groups() if part is not None) if match else ()

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from lab.config.enginefile import numbers
 from lab.datasets.kinds import plain
 from lab.datasets.pieces import Signature, changed, content, signature, small
 from lab.datasets.source import MAGIC, BackupDirectory, BackupStream
-from lab.datasets.survey import numbers, short
+from lab.datasets.survey import short
 from lab.errors import InvalidSpec
 from lab.units import MIB
 

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
+from lab.config.enginefile import numbers
 from lab.datasets import backup as backups
 from lab.datasets import redo as redos
 from lab.datasets.kinds import plain
 from lab.datasets.pieces import changed, content
 from lab.datasets.redo import Redo
 from lab.datasets.source import DataArchive, DataDirectory
-from lab.datasets.survey import numbers, short
+from lab.datasets.survey import short
 from lab.errors import InvalidSpec
 from lab.units import MIB
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.config.enginefile import DialectName, family_of
+from lab.config.enginefile import DialectName, family_of, numbers
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
 
@@ -382,13 +382,6 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
 
 def _title(dialect: DialectName) -> str:
     return family_of(dialect).title
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """``10.11.6-MariaDB`` as (10, 11, 6); empty if it does not begin so."""
-    # Replicas of old clients have 5.5.5- before MariaDB's own version.
-    match = re.match(r"(?:5\.5\.5-)?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", version)
-    return tuple(int(part) for part in match.groups() if part is not None) if match else ()
 
 
 def short(version: str) -> str:

@@ -31,7 +31,7 @@ MAGIC = b"lab-fake-guest 1\n"
 ACCOUNT = re.compile(
     r"ALTER USER '(\w+)'@'%' IDENTIFIED (?:(?:VIA|WITH) mysql_native_password (?:USING|AS)"
     r" |WITH caching_sha2_password AS )('\*[0-9A-F]{40}'|0x[0-9a-f]+)( REQUIRE (?:SSL|NONE))?"
-    r" ACCOUNT UNLOCK"
+    r"(?: ACCOUNT UNLOCK)?"
 )
 """The statement that gives the account of a lab's user its password."""
 _OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "REVOKE ALL PRIVILEGES", "GRANT ")

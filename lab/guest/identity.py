@@ -23,6 +23,7 @@ ENTROPY_BYTES = 64
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """Where a node keeps its SSH host key; the public half has the suffix ``.pub``."""
 
+_DAY = 86400.0
 _ROOT = "0:0"
 _LETTERS = string.ascii_letters + string.digits
 
@@ -79,6 +80,7 @@ def message(
     statements: Sequence[str],
     end_sessions: bool = False,
     reseeds: bool = True,
+    draw: str | None = None,
 ) -> bytes:
     """The message to ``/usr/lib/lab/personalise`` in the guest.
 
@@ -88,17 +90,26 @@ def message(
 
     ``end_sessions``: of clients, which the RAM of a lab in use has; that is done before
     ``statements``, which their locks would block. ``reseeds``: the guest's program can do that, and
-    end sessions.
+    end sessions. ``draw``: the statement for which the server gets new seeds while the clock is a
+    day late, empty if none does; None: the one that the guest's program knows.
     """
     reseeds = reseeds and bool(statements)
     lines = [
         item("entropy", identity.entropy),
-        item("reseed" if reseeds else "clock", f"{now:.6f}"),
+        *(_seeds(now, draw) if reseeds else [item("clock", f"{now:.6f}")]),
         *([item("sessions")] if end_sessions and reseeds else []),
         *_key_files(identity, engine, tls_directory, authorized),
         *(item("sql", statement) for statement in statements),
     ]
     return _packed(lines)
+
+
+def _seeds(now: float, draw: str | None) -> list[str]:
+    """The items that give a server new seeds, and set the clock."""
+    if draw is None:
+        return [item("reseed", f"{now:.6f}")]
+    early = [item("clock", f"{now - _DAY:.6f}"), item("sql", draw)] if draw else []
+    return [*early, item("clock", f"{now:.6f}")]
 
 
 def renewal(
@@ -112,10 +123,11 @@ def renewal(
     """A message that gives a node that started again new keys; arguments as for ``message``.
 
     All of them, not the certificate alone: what was written shortly before a power failure may be
-    lost, and a snapshot brings back those of its moment. ``statement`` has the server read its own.
+    lost, and a snapshot brings back those of its moment. ``statement`` has the server read its own;
+    empty: it reads none.
     """
     files = _key_files(identity, engine, tls_directory, authorized)
-    return _packed([*files, item("sql", statement)])
+    return _packed([*files, *([item("sql", statement)] if statement else [])])
 
 
 def _key_files(

@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the
 from dataclasses import dataclass, replace
 
 from lab.blueprints import Blueprint, gtid
+from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.guest import network
 from lab.hypervisor import GuestChannel, Hypervisor
@@ -34,8 +35,6 @@ LOOK = "SHOW ERRORS"
 """What comes before a question of ours that is counted like statements of users: servers count it
 by itself (``Com_show_errors``), and programs hardly use it (``lab.lifecycle.service.activity``)."""
 
-LINKS = "SHOW /*M! ALL REPLICAS*/ /*!80000 REPLICA*/ STATUS"
-"""What a server follows, with a row a link."""
 _HOST = ("Master_Host", "Source_Host")
 """The column with the address of a source, in MariaDB and in MySQL."""
 _SOURCES = "sources"
@@ -93,12 +92,15 @@ def through_port(
             _check_agent(ways.hypervisor, node, min(patience, _AGENT_SECONDS))
             return {}
         at_node = account_at(account, node.guest_address)
+        if node.has_server and not dialect_of(node.release).tls:
+            at_node = replace(at_node, ca="", plugin=plugin_of(node.release))
         through = blueprint.through(node.role)
         if not through:
             # One with SELECT would be taken for use of the lab.
             announced = [] if question.startswith("SHOW ") else [LOOK]
             statements = [*announced, question]
-            linked = [LINKS] if blueprint.follows(node.role) else []
+            links = dialect_of(node.release).asked.links
+            linked = [links] if blueprint.follows(node.role) else []
             answers = server(at_node, node.sql_port, [*statements, *linked], timeout=seconds)
             found = _pairs(node, answers[len(announced)])
             return found | ({_SOURCES: _sources(answers[-1])} if linked else {})
@@ -189,7 +191,7 @@ def _pairs(node: Target, rows: Rows) -> dict[str, str]:
 
 
 def hosts_in(rows: Rows) -> list[str]:
-    """The addresses that a server follows, by its answer to ``LINKS``."""
+    """The addresses that a server follows, by its answer to ``Asked.links``."""
     at = next((rows.columns.index(name) for name in _HOST if name in rows.columns), None)
     return [] if at is None else [str(row[at]) for row in rows.rows[:NODES_LIMIT]]
 
@@ -246,7 +248,8 @@ class _Asking:
         self, node: Target, reported: Mapping[str, Mapping[str, str]], seconds: float
     ) -> Mapping[str, str]:
         """What a node answers; ``reported``: what it depends on."""
-        found = self._put(node, self._blueprint.question(node.role, reported), seconds)
+        question = self._blueprint.question(node.role, reported, node.release)
+        found = self._put(node, question, seconds)
         if self._once:
             self._known[node.name] = found
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lab.blueprints import Member
+from lab.blueprints import Member, Release
 from lab.guest.network import inner_address
 from lab.names import GuestName
 
@@ -24,6 +24,10 @@ class Target(Protocol):
     @property
     def role(self) -> str:
         """The role that it was planned for."""
+
+    @property
+    def release(self) -> Release:
+        """Its server; empty where that is not known."""
 
     @property
     def guest(self) -> GuestName:

@@ -129,6 +129,8 @@ class LabView:
     )
     ssl_ca: Annotated[str, login("/v1/host/ca")] = ""
     """The path of the CA certificate that verifies the servers; empty: no TLS."""
+    unencrypted: Public[str] = ""
+    """Why connections to its servers are not encrypted; empty: they can be."""
     image: Public[str] = ""
     template: Public[str] = ""
     owner: Public[str] = ""

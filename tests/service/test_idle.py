@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import Release
 from lab.blueprints.replication import REPLICATION, question_to_replica
 from lab.config.settings import Settings
 from lab.errors import NotReady
@@ -184,7 +185,7 @@ def test_a_real_server_tells_our_questions_from_those_of_users() -> None:
                 return count_of(Rows(("name", "value"), tuple(rows), len(rows)))
 
             before = counted()
-            real.ask(LOOK, question_to_replica({}))
+            real.ask(LOOK, question_to_replica({}, Release()))
             real.ask(*REPLICATION.flush)
             assert counted() == before
             real.ask("SELECT 1")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lab.blueprints import Release
+from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.cli.backend.remote_up import LabCreation
 from lab.client import Client
-from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.running import require_state
 from lab.observe.account import Account
@@ -282,8 +283,9 @@ class RemoteSession:
                 hint=f"`lab status {name}` shows which have",
             )
         require_state(name, chosen.name, chosen.state, chosen.why)
-        plugin = family_of(lab.engine).authentication
-        account = Account(lab.user, lab.password, chosen.host, str(self.ca()), plugin=plugin)
+        release = Release(lab.engine, lab.engine_version)
+        ca = str(self.ca()) if dialect_of(release).tls else ""
+        account = Account(lab.user, lab.password, chosen.host, ca, plugin=plugin_of(release))
         return account, chosen.sql_port
 
 

@@ -42,6 +42,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
             ("engine", _requested(view, ", ".join(view.engines))),
+            ("unencrypted", view.unencrypted),
             ("options", described(view.options)),
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),

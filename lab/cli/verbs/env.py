@@ -180,6 +180,8 @@ def env(
             )
     if not node and (why := why_no_writes(view)):
         app.say(f"note: {why}; `lab status {view.name}` shows its nodes")
+    if view.unencrypted:
+        app.say(f"note: connections are not encrypted: {view.unencrypted}")
     entry = _node(view, node) if node else view.entry
     variables = environment(view, entry, database)
     if how in _VARIABLES:

@@ -53,6 +53,8 @@ def environment(view: LabView, entry: NodeView | None = None, database: str = ""
         "LAB_PASSWORD": view.password,
         "LAB_HOSTS": ",".join(node.host for node in servers),
         "LAB_PORTS": ",".join(str(node.sql_port) for node in servers),
+        "LAB_ENGINE": view.engine,
+        "LAB_ENGINE_VERSION": view.engine_version,
         "MYSQL_HOST": first.host,
         "MYSQL_TCP_PORT": str(first.sql_port),
         "MYSQL_PWD": view.password,

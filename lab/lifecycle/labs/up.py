@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lab.blueprints import NodePlan
-from lab.errors import HostUnfit, LabError, NotReady, PortTaken, RestoreFailed
+from lab.errors import HostUnfit, InvalidSpec, LabError, NotReady, PortTaken, RestoreFailed
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture, unformed
 from lab.lifecycle.captures.clone import clone, unrestored
@@ -18,7 +18,7 @@ from lab.lifecycle.images.order import Order, resolve
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs.reserve import new_record, reserved
 from lab.lifecycle.nodes import inspect, ports
-from lab.lifecycle.nodes.connection import account_of, warning
+from lab.lifecycle.nodes.connection import account_of, beyond, unencrypted, warning
 from lab.lifecycle.nodes.form import Formation, form, until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.personalise import USER, make_password, prepare
@@ -182,6 +182,7 @@ def allot(
     """
     why_cold, password = _why_cold(ctx, capture), make_password()
     record = ctx.store.labs.get(lab.name)
+    _check_published(record, order, images)
     nodes, segment = ports.allot(ctx, lab, order.nodes, images, record.address, record.host)
     with ctx.store.transaction():
         ctx.store.labs.update(
@@ -199,6 +200,19 @@ def allot(
         ctx.store.nodes.add(node.record for node in nodes)
     account = account_of(ctx.home, ctx.store.labs.get(lab.name))
     return Formation(lab, images, order.blueprint, order.profile, nodes, segment), account
+
+
+def _check_published(record: LabRecord, order: Order, images: Images) -> None:
+    """Raise InvalidSpec if others could reach a server without TLS."""
+    if not beyond(record):
+        return
+    for node in order.nodes:
+        if node.has_server and (why := unencrypted(images.planned(node).engine.release)):
+            raise InvalidSpec(
+                f"{node.name} cannot be published at {record.address}: {why}",
+                hint="labs are published there by the setting publish; at 127.0.0.1 only this host"
+                " reaches them",
+            )
 
 
 def _descent(record: LabRecord, capture: Capture | None) -> dict[str, str | None]:

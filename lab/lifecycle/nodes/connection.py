@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from lab.blueprints import Endpoint, Link, Member
+from lab.blueprints import Endpoint, Link, Member, Release
+from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
@@ -28,8 +29,22 @@ def account_of(home: Home, record: LabRecord, *, verify: bool = True) -> Account
     host here. The authority is not made here: nodes have no certificate of a new one.
     """
     host = LOOPBACK if record.address == EVERYWHERE else record.address
-    plugin = family_of(record.engine).authentication
-    return Account(record.user, record.password, host, str(home.ca), verify, plugin)
+    release = release_of(record)
+    ca = str(home.ca) if dialect_of(release).tls else ""
+    return Account(record.user, record.password, host, ca, verify, plugin_of(release))
+
+
+def release_of(record: LabRecord) -> Release:
+    """The server in the image of a lab's engine."""
+    return Release(record.engine, record.engine_version)
+
+
+def unencrypted(release: Release) -> str:
+    """Why connections to a server are not encrypted; empty: they can be."""
+    if dialect_of(release).tls:
+        return ""
+    title = family_of(release.name).title
+    return f"{title} {release.version} reads no other certificate while it runs: it has no TLS"
 
 
 def dsn_of(record: LabRecord, node: NodeRecord) -> str:

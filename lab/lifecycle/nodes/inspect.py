@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lab import options
-from lab.blueprints import Known, Link, Service, gtid
+from lab.blueprints import Known, Link, Release, Service, gtid
 from lab.config.profile import risks
 from lab.config.settings import Settings
 from lab.errors import Conflict, InvalidSpec, NotFound
@@ -25,6 +25,7 @@ from lab.lifecycle.nodes.connection import (
     entry_of,
     links_of,
     published_at,
+    unencrypted,
 )
 from lab.lifecycle.nodes.standing import remember, roles_of
 from lab.locks.named import held
@@ -189,9 +190,14 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
             *(at if n.redirect or not n.guest_address else (n.guest_address, n.guest_address)),
             n.guest_address, n.redirect, size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
+            release=_release(found, n),
         )
         for n in found.nodes
     )  # fmt: skip
+
+
+def _release(found: LabWithNodes, node: NodeRecord) -> Release:
+    return Release(*found.engine_of(node))
 
 
 def node_of(ctx: Context, name: str, node: str) -> Node:
@@ -259,6 +265,7 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         endpoints={endpoint.name: endpoint.nodes for endpoint in endpoints},
         addresses={one.name: addresses_of(record, found.nodes, one) for one in endpoints},
         ssl_ca=str(settings.home.ca) if beyond(record) else "",
+        unencrypted=next(filter(None, (unencrypted(_release(found, n)) for n in found.nodes)), ""),
         image=record.image,
         template=record.template or "",
         parent=record.parent,

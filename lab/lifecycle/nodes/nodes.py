@@ -13,6 +13,7 @@ from lab.blueprints import (
     Engine,
     Member,
     NodePlan,
+    Release,
     Service,
     has_server,
 )
@@ -66,6 +67,8 @@ class Node:
     """The key of its image; empty if that is not known."""
     services: tuple[Service, ...] = SERVICES
     """The services to which others than its peers connect."""
+    release: Release = field(default_factory=Release)
+    """Its server, as far as questions depend on it; empty if that is not known."""
 
     @property
     def has_sql(self) -> bool:
@@ -189,6 +192,7 @@ def plan(
             size=planned.size,
             image=images.planned(planned).key,
             services=planned.services,
+            release=images.planned(planned).engine.release,
         )
         for number, planned in enumerate(plans, 1)
     ]

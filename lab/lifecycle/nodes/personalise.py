@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from lab.blueprints import Blueprint
+from lab.blueprints.dialects import dialect_of
 from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import authority, identity, network
 from lab.guest.identity import make_password
@@ -157,6 +158,7 @@ def personalise(
                 statements=statements,
                 end_sessions=end_sessions,
                 reseeds=reseeds,
+                draw=dialect_of(engine).draw,
             )
 
         deadline = Deadline.after(timeout)

@@ -9,10 +9,16 @@ import pytest
 
 from lab import users
 from lab.blueprints.dialects import dialect_of
-from tests.unit.blueprints.test_replication import RealCluster, _spec, cluster, engine
+from tests.unit.blueprints.test_replication import (
+    RealCluster,
+    _spec,
+    cluster,
+    engine,
+    starter,
+)
 from tests.unit.blueprints.test_switchover import clone
 
-__all__ = ["cluster", "engine"]
+__all__ = ["cluster", "engine", "starter"]
 
 _DENIED = 1142, 1044, 1227
 """Errors of servers: no right on a table, on a database, to administer."""
@@ -23,8 +29,8 @@ def login(
 ) -> pymysql.Connection[Any]:
     (address,) = (one.address for one in real.members if one.name == node)
     more: dict[str, Any] = {}
-    if tls and not dialect_of(real.engine).gtid_domains:
-        more = {"ssl_verify_cert": False, "ssl": {"fake": True}}
+    if tls:
+        more = real.tls
     return pymysql.connect(
         host=address, user=user, password=password, autocommit=True, read_timeout=20, **more
     )
@@ -40,9 +46,10 @@ def errno(db: pymysql.Connection[Any], statement: str) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    "spec", [_spec(2, user=users.parse("app:s3:cr@t@my_shop\nall:Zu'\"\\@*\n", "here"))]
-)
+USERS = users.parse("app:s3:cr@t@my_shop\nall:Zu'\"\\@*\n", "here")
+
+
+@pytest.mark.parametrize("spec", [_spec(2, user=USERS)])
 def test_accounts_of_real_servers(cluster: RealCluster) -> None:
     """Protects the other databases, the server, and a password with the signs of the form."""
     writer = cluster.servers["n1"]
@@ -50,7 +57,9 @@ def test_accounts_of_real_servers(cluster: RealCluster) -> None:
         "CREATE DATABASE my_shop", "CREATE DATABASE myXshop", "CREATE TABLE myXshop.t (a INT)"
     )
     clone(cluster)
-    writer.ask("GRANT SELECT ON *.* TO app", "ALTER USER app REQUIRE X509")
+    alter = dialect_of(cluster.engine).alter
+    require = alter.format(account="app", identified="", require="REQUIRE X509")
+    writer.ask("GRANT SELECT ON *.* TO app", require)
     clone(cluster, "other")  # as a rollback does it: with all of it there already, and more
     cluster.until_ready()
     with (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.blueprints import Engine, Member, Situation, blueprint_of, planned
+from lab.blueprints import Engine, Member, Release, Situation, blueprint_of, planned
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
@@ -104,7 +104,7 @@ def test_what_the_cluster_has(position: str, own: str, wanted: str) -> None:
     """Protects the meaning of caught up: nothing that only one member has is waited for."""
     said = {"position": position, "own": own}
     for reported in ({"n1": said}, {"n1": {}, "n2": said}):
-        question = DR.question("replica", reported)
+        question = DR.question("replica", reported, Release())
         assert (f"('{wanted}', " in question) == bool(wanted)
         assert "unknown" not in question
 
@@ -119,11 +119,11 @@ def test_lag_is_in_what_is_replicated() -> None:
 def test_what_members_say_is_no_sql() -> None:
     """Protects replicas from the root of a member; and users, from silence that seems good."""
     said = "0-1-1'); DROP TABLE a; --"
-    question = DR.question("replica", {"n1": {}, "n2": {"position": said, "own": "2"}})
+    question = DR.question("replica", {"n1": {}, "n2": {"position": said, "own": "2"}}, Release())
     assert said not in question
     assert "n2 sent an invalid position" in question
-    assert "the cluster does not answer" in DR.question("replica", {"n1": {}, "n2": {}})
-    assert "n4 does not answer" in DR.question("replica", {"n4": {}})
+    assert "the cluster does not answer" in DR.question("replica", {"n1": {}, "n2": {}}, Release())
+    assert "n4 does not answer" in DR.question("replica", {"n4": {}}, Release())
 
 
 def test_passwords_of_both_sites() -> None:

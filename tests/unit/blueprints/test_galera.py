@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from lab.blueprints import Engine, Member, blueprint, planned
+from lab.blueprints import Engine, Member, Release, blueprint, planned
 from lab.blueprints.galera import GALERA, PXC
 from lab.config.profile import PROFILES, EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
@@ -155,7 +155,7 @@ def unmet(answer: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def test_the_question_asks_for_all_that_is_wanted() -> None:
-    prefix = GALERA.question("member", {}).partition("'")[2].rstrip("%'")
+    prefix = GALERA.question("member", {}, Release()).partition("'")[2].rstrip("%'")
     assert prefix
     assert all(name.startswith(prefix) for name in READY)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.blueprints import Engine, Member, Promotion, Situation, planned
+from lab.blueprints import Engine, Member, Promotion, Release, Situation, planned
 from lab.blueprints.group import GROUP
 from lab.config.profile import EngineProfile
 from lab.errors import Conflict, InvalidSpec, NotReady
@@ -50,8 +50,8 @@ def test_it_has_members() -> None:
 @pytest.mark.parametrize("view", ["1:2'); DROP TABLE a; --", "\\", "\n"])
 def test_what_a_member_says_is_no_sql(view: str) -> None:
     """Protects members from the root of another one."""
-    assert view not in GROUP.question("member", {"n1": {"view": view}})
-    assert "unknown: n1 does not answer" in GROUP.question("member", {"n1": {}})
+    assert view not in GROUP.question("member", {"n1": {"view": view}}, Release())
+    assert "unknown: n1 does not answer" in GROUP.question("member", {"n1": {}}, Release())
 
 
 def standing(

@@ -15,17 +15,19 @@ from typing import Any, TypeVar
 
 import pymysql
 import pytest
+from pymysql.constants import COMMAND
 
-from lab.blueprints import Blueprint, Engine, Member, Situation, blueprint_of, planned
+from lab.blueprints import Blueprint, Engine, Member, Release, Situation, blueprint_of, planned
+from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.blueprints.replication import links
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, InvalidSpec
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
-from lab.observe.ask import LINKS, hosts_in
+from lab.observe.ask import hosts_in
 from lab.observe.ways import Rows
 from lab.options import OptionFile, Options, Topology
-from lab.passwords import native
+from lab.passwords import CACHING_SHA2, native
 from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, attempts
@@ -34,6 +36,7 @@ from tests.support.mariadb_server import NoServer, Server, server
 from tests.support.mysql_server import mysql_root, mysql_server
 
 T = TypeVar("T")
+Start = Callable[[Member, str], AbstractContextManager[Server]]
 
 NET = f"127.23.{os.getpid() % 256}"
 """Of the servers: another process of the tests has its own at the same time."""
@@ -87,7 +90,9 @@ def test_it_has_a_source_and_replicas() -> None:
 )
 def test_what_a_source_says_is_no_sql(said: str) -> None:
     """Protects replicas from the root of their source."""
-    question = REPLICATION.question("replica", {"n1": {"read_only": "OFF", "position": said}})
+    question = REPLICATION.question(
+        "replica", {"n1": {"read_only": "OFF", "position": said}}, Release()
+    )
     assert said not in question
     assert "n1 sent an invalid position" in question
 
@@ -132,6 +137,22 @@ class RealCluster:
     engine: Engine
     plan: Blueprint
 
+    @property
+    def mariadb(self) -> bool:
+        return dialect_of(self.engine).gtid_domains
+
+    @property
+    def tls(self) -> dict[str, Any]:
+        """What a first login takes: before it the server does not know caching_sha2's digest."""
+        if plugin_of(self.engine) != CACHING_SHA2:
+            return {}
+        return {"ssl_verify_cert": False, "ssl": {"fake": True}}
+
+    @property
+    def word(self) -> str:
+        """What a replica is called in statements."""
+        return "REPLICA" if "REPLICA" in dialect_of(self.engine).asked.threads else "SLAVE"
+
     def run(
         self, member: Member, argv: Sequence[str], *, stdin: bytes = b"", timeout: float
     ) -> str:
@@ -149,13 +170,14 @@ class RealCluster:
         return [step(member) for member in self.members]
 
     def ask(self, member: Member, reported: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-        rows = self.servers[member.name].ask(self.plan.question(member.role, reported))
+        rows = self.servers[member.name].ask(
+            self.plan.question(member.role, reported, self.engine.release)
+        )
         return {str(name): str(value) for name, value in rows}
 
     def positions(self, member: Member) -> list[str]:
         """What it has executed."""
-        mariadb = self.engine is ENGINE
-        variable = "gtid_binlog_pos" if mariadb else "gtid_executed"
+        variable = "gtid_binlog_pos" if self.mariadb else "gtid_executed"
         return [str(row[0]) for row in self.servers[member.name].ask(f"SELECT @@{variable}")]
 
     def unmet(self, member: Member) -> list[str]:
@@ -172,11 +194,8 @@ class RealCluster:
         return [one.name for one in wanted if one.found(answer) != one.value]
 
     def form(self) -> None:
-        if self.engine is ENGINE:
-            lab = (
-                "CREATE USER lab@'%' IDENTIFIED VIA mysql_native_password USING 'invalid'"
-                " ACCOUNT LOCK"
-            )
+        if self.engine not in (MYSQL, PERCONA):  # whose images are provisioned
+            lab = dialect_of(self.engine).create.format(account="lab@'%'")
             for db in self.servers.values():  # as images have it
                 db.ask("SET sql_log_bin = 0", lab, "GRANT ALL ON *.* TO lab@'%' WITH GRANT OPTION")
         engines = {member.name: self.engine for member in self.members}
@@ -209,7 +228,15 @@ def spec() -> LabSpec:
 
 
 @pytest.fixture
-def cluster(engine: Engine, spec: LabSpec) -> Iterator[RealCluster]:
+def starter() -> Callable[[ExitStack, Engine], Start]:
+    """What gives what starts a server with an option file."""
+    return lambda stack, engine: _mariadb if engine is ENGINE else _mysql(stack, engine)
+
+
+@pytest.fixture
+def cluster(
+    engine: Engine, spec: LabSpec, starter: Callable[[ExitStack, Engine], Start]
+) -> Iterator[RealCluster]:
     """Servers with the options of the blueprint, formed."""
     plan = blueprint_of(spec)
     members = [
@@ -223,7 +250,7 @@ def cluster(engine: Engine, spec: LabSpec) -> Iterator[RealCluster]:
     }
     try:
         with ExitStack() as stack:
-            start = _mariadb if engine is ENGINE else _mysql(stack, engine)
+            start = starter(stack, engine)
             servers = {
                 member.name: stack.enter_context(start(member, texts[member.name]))
                 for member in members
@@ -248,9 +275,7 @@ def _mariadb(member: Member, text: str) -> AbstractContextManager[Server]:
     )  # fmt: skip
 
 
-def _mysql(
-    stack: ExitStack, engine: Engine
-) -> Callable[[Member, str], AbstractContextManager[Server]]:
+def _mysql(stack: ExitStack, engine: Engine) -> Start:
     # A socket needs a short path.
     top = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp")))
     root = mysql_root(top, engine.name)
@@ -260,6 +285,14 @@ def _mysql(
         return mysql_server(root, member.name, text.replace("O_DIRECT", "fsync"))
 
     return start
+
+
+def shut_down(db: Server) -> None:
+    try:
+        db.ask("SHUTDOWN")
+    except pymysql.err.ProgrammingError:  # MySQL 5.6 has a message for it
+        with db.connect() as connection:
+            connection._execute_command(COMMAND.COM_SHUTDOWN, "")  # type: ignore[attr-defined]
 
 
 def test_real_servers(cluster: RealCluster) -> None:
@@ -281,13 +314,8 @@ def test_real_servers(cluster: RealCluster) -> None:
             assert not any(password in statement for statement in statements)
         cluster.until_ready()
         assert one.ask("SELECT COUNT(*) FROM mysql.user WHERE user = 'replication'") == [(1,)]
-        tls: dict[str, Any] = (
-            {"ssl_verify_cert": False, "ssl": {"fake": True}}
-            if cluster.engine is not ENGINE
-            else {}
-        )
         for member in cluster.members:
-            for more in (tls, {}):  # once anybody has logged in with TLS, others need none
+            for more in (cluster.tls, {}):  # once anybody has logged in with TLS, others need none
                 with pymysql.connect(
                     host=member.address, user="lab", password=password, **more
                 ) as user:
@@ -298,7 +326,7 @@ def test_real_servers(cluster: RealCluster) -> None:
                     else:
                         with pytest.raises(pymysql.err.OperationalError, match="read-only"):
                             cursor.execute("INSERT INTO shop.t VALUES (3)")
-                    cursor.execute(LINKS)
+                    cursor.execute(dialect_of(cluster.engine).asked.links)
                     columns = tuple(column[0] for column in cursor.description)
                     rows = Rows(columns, tuple(cursor.fetchall()), 0)
                     followed = [] if member is source else [source.address]
@@ -314,12 +342,11 @@ def test_real_servers(cluster: RealCluster) -> None:
         assert cluster.unmet(replica) == ["caught up"]
     cluster.until_ready()
     # It has everything, but is not connected: it would not receive what is written next.
-    word = "SLAVE" if cluster.engine is ENGINE else "REPLICA"
-    other.ask(f"STOP {word} IO_THREAD")
+    other.ask(f"STOP {cluster.word} IO_THREAD")
     assert cluster.unmet(replica) == ["replicating"]
-    other.ask(f"START {word} IO_THREAD")
+    other.ask(f"START {cluster.word} IO_THREAD")
     cluster.until_ready()
-    one.ask("SHUTDOWN")
+    shut_down(one)
     for _ in attempts(Deadline.after(30)):
         answer = cluster.ask(replica, {"n1": {}})
         if answer["replication"] != "running":
@@ -462,7 +489,7 @@ def test_a_node_that_logs_in_as_it_did_before(cluster: RealCluster) -> None:
     """Protects `lab rollback --node`: it and its followers have passwords of different times."""
     cluster.servers["n1"].ask("CREATE DATABASE shop", _TABLE)
     _personalise(cluster, "n1", "n3")
-    threads = "SLAVE" if cluster.engine is ENGINE else "REPLICA"
+    threads = cluster.word
     for name in ("n2", "n3"):
         cluster.servers[name].ask(f"STOP {threads}", f"START {threads}")
     assert "replicating" in cluster.unmet(cluster.members[1])
@@ -484,7 +511,7 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
         _told(cluster, "n1", number)
     middle = cluster.servers["n2"]
     back: tuple[str, ...]
-    if cluster.engine is ENGINE:
+    if cluster.mariadb:
         back = (
             "STOP SLAVE", "RESET MASTER", "SET GLOBAL gtid_slave_pos = ''",
             f"SET GLOBAL gtid_binlog_state = '{at}'", f"SET GLOBAL gtid_slave_pos = '{at}'",
@@ -511,7 +538,7 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
     time.sleep(2)  # it has tried again, and was refused
     middle.ask(start)
     # A server of MySQL answers who has transactions of another one that it lacks itself.
-    assert _helped(cluster, "s3cret") == (["n3"] if cluster.engine is ENGINE else [])
+    assert _helped(cluster, "s3cret") == (["n3"] if cluster.mariadb else [])
     assert set(_rows(cluster).values()) == {5}
 
 
@@ -549,7 +576,7 @@ def test_a_real_fan_in(cluster: RealCluster) -> None:
     last = cluster.members[2]
     for name in ("n1", "n2"):
         assert cluster.servers["n3"].ask(f"SELECT COUNT(*) FROM {name}.t") == [(0,)]
-    mariadb = cluster.engine is ENGINE
+    mariadb = cluster.mariadb
     whole = "{} SLAVE 'n2'" if mariadb else "{} REPLICA FOR CHANNEL 'n2'"
     receiving = "{} SLAVE 'n2' IO_THREAD" if mariadb else "{} REPLICA IO_THREAD FOR CHANNEL 'n2'"
     for threads in (whole, receiving):

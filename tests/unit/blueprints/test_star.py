@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from lab.blueprints import Engine, Member, Promotion, Situation, switchover
+from lab.blueprints.dialects import Asked
 from lab.blueprints.switchover import Role, Star
 from lab.errors import CommandFailed, Conflict, NotReady
 from lab.guest import network
@@ -20,7 +21,7 @@ ADDRESS = {f"n{index}": network.inner_address(index) for index in range(1, 4)}
 
 
 LINK = ("CHANGE MASTER TO MASTER_HOST='{address}'",)
-ROLE = Role(("read_only=OFF",), ("read_only=ON",), ("STOP SLAVE",), LINK, (), ())
+ROLE = Role(("read_only=OFF",), ("read_only=ON",), ("STOP SLAVE",), LINK, (), (), Asked().reached)
 
 
 @dataclass

@@ -25,9 +25,10 @@ from tests.unit.blueprints.test_replication import (
     cluster,
     engine,
     guest_source,
+    starter,
 )
 
-__all__ = ["cluster", "engine"]
+__all__ = ["cluster", "engine", "starter"]
 
 PASSWORD = "s3cret"
 _TABLE = "CREATE TABLE shop.t (id INT PRIMARY KEY)"
@@ -65,8 +66,8 @@ class Partly:
     def boots(self, node: str) -> None:
         """A node is there again, as its guest boots: it is read-only."""
         self.down.discard(node)
-        variable = "read_only" if dialect_of(self.whole.engine).gtid_domains else "super_read_only"
-        guest_source(self.whole.servers[node], node, ("yield", f"{variable}=ON"))
+        follow = dialect_of(self.whole.engine).links.role.follow
+        guest_source(self.whole.servers[node], node, ("yield", *follow))
 
     def standings(self) -> dict[str, str]:
         up = [member for member in self.members if member.name not in self.down]
@@ -110,11 +111,8 @@ def clone(real: RealCluster, password: str = PASSWORD) -> None:
 def login(real: RealCluster, node: str, password: str = PASSWORD) -> pymysql.Connection[Any]:
     """A session of the lab's user, through the network."""
     (address,) = (one.address for one in real.members if one.name == node)
-    tls: dict[str, Any] = {}
-    if not dialect_of(real.engine).gtid_domains:
-        tls = {"ssl_verify_cert": False, "ssl": {"fake": True}}
     return pymysql.connect(
-        host=address, user="lab", password=password, autocommit=True, read_timeout=20, **tls
+        host=address, user="lab", password=password, autocommit=True, read_timeout=20, **real.tls
     )
 
 
@@ -212,8 +210,7 @@ def test_a_failover_of_real_servers(cluster: RealCluster) -> None:
     one, two, three = (cluster.servers[name] for name in ("n1", "n2", "n3"))
     one.ask("CREATE DATABASE shop", _TABLE)
     cluster.until_ready()
-    mariadb = cluster.engine is ENGINE
-    stop = "STOP SLAVE IO_THREAD" if mariadb else "STOP REPLICA IO_THREAD"
+    stop = f"STOP {cluster.word} IO_THREAD"
     two.ask(stop)
     one.ask("INSERT INTO shop.t VALUES (1)")
     for _ in attempts(Deadline.after(20)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.blueprints import Engine, Member
+from lab.blueprints import Engine, Member, Release
 from lab.blueprints.galera import GALERA
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, HostUnfit, NotReady
@@ -103,7 +103,7 @@ class World:
     def ready(self, port: int, name: str) -> list[str]:
         """What a node lacks, asked through its port as a user would."""
         result = self.hypervisor.servers.sql(
-            port, "lab", f"password-of-{name}", GALERA.question("member", {})
+            port, "lab", f"password-of-{name}", GALERA.question("member", {}, Release())
         )
         found = {str(row[0]): str(row[1]) for row in result.rows}
         wanted = GALERA.requirements("member", 3)
@@ -182,7 +182,7 @@ def test_from_inside_there_is_an_answer_before_any_password(world: World) -> Non
     for guest in guests:
         world.hypervisor.start(guest)
     channel = world.hypervisor.channel(guests[0].name)
-    question = GALERA.question("member", {}).encode()
+    question = GALERA.question("member", {}, Release()).encode()
     text = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=1).decode()
     assert "wsrep_cluster_size\t3\n" in text
     assert channel.run(["/bin/sync"], timeout=1) == b""
@@ -263,5 +263,7 @@ def test_the_seed_tells_how_many_nodes_there_are(world: World) -> None:
     guests = world.guests(TEMPLATE)
     world.hypervisor.start(guests[0])
     assert any(disk.serial == seed.SERIAL for disk in guests[0].disks)
-    rows = world.hypervisor.servers.execute(guests[0].name, GALERA.question("member", {})).rows
+    rows = world.hypervisor.servers.execute(
+        guests[0].name, GALERA.question("member", {}, Release())
+    ).rows
     assert ("wsrep_cluster_status", "non-Primary") in rows

@@ -24,7 +24,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from lab.blueprints import Engine, Member
+from lab.blueprints import Engine, Member, Release
 from lab.blueprints.galera import PXC
 from lab.config.profile import PROFILES
 from lab.guest.identity import item
@@ -160,7 +160,7 @@ def test_the_account_on_a_real_server(mysql8: Server) -> None:
         mysql8.ask("SELECT 1", "lab", PASSWORD[:-1])
     [grants, *_] = mysql8.ask("SHOW GRANTS", "lab", PASSWORD)
     assert "WITH GRANT OPTION" in grants[0]
-    assert mysql8.ask(PXC.question("member", {}), "lab", PASSWORD) == []
+    assert mysql8.ask(PXC.question("member", {}, Release()), "lab", PASSWORD) == []
     for flush in PXC.flush:
         mysql8.ask(flush)
 

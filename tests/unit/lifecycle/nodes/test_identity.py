@@ -95,6 +95,23 @@ def test_a_message_to_a_node_of_a_capture_that_was_in_use(keep: bool) -> None:
     assert keep or items[2] == ["sessions"]
 
 
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [("FLUSH LOCAL SSL", ["clock", "sql", "clock"]), ("", ["clock"]), (None, ["reseed"])],
+)
+def test_a_message_to_an_older_server(draw: str | None, words: list[str]) -> None:
+    """Protects seeds of a server without RANDOM_BYTES(): it draws while the clock is late."""
+    text = identity.message(
+        fresh(), now=1700000000.25, engine=(1, 2), tls_directory="/tls", authorized="A",
+        statements=["ALTER"], draw=draw,
+    ).decode()  # fmt: skip
+    items = [line.split() for line in text.splitlines()]
+    assert [word for word, *_ in items] == ["entropy", *words, *["file"] * 5, "sql"]
+    times = [bytes.fromhex(one[1]) for one in items if one[0] in ("clock", "reseed")]
+    assert times[-1] == b"1700000000.250000"
+    assert times[:-1] in ([], [b"1699913600.250000"])
+
+
 def test_a_message_to_a_node_without_a_server() -> None:
     """Protects nodes such as an arbiter: nobody there could draw random bytes, or has sessions."""
     text = identity.message(
