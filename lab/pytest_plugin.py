@@ -4,6 +4,7 @@
 
     pytest --lab pxc                       # a lab for each test that asks for one
     pytest --lab pxc --lab-scope session   # one for all of them
+    pytest --lab single --lab-matrix mysql:9.7,mariadb:11.8   # each test on each engine
 
     def test_orders(lab_dsn): ...
 
@@ -45,6 +46,8 @@ _SNAPSHOT = "pytest"
 _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 
 SPEC = pytest.StashKey["LabSpec | None"]()
+MATRIX = pytest.StashKey["list[str]"]()
+"""The engines of ``--lab-matrix``."""
 
 
 class Dsn(str):
@@ -107,6 +110,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="the engine of a lab, such as mariadb:10.11, see `lab engine ls`",
     )
     group.addoption(
+        "--lab-matrix",
+        metavar="ENGINE,...",
+        help="run each test that needs a lab once with each engine",
+    )
+    group.addoption(
         "--lab-dataset",
         metavar="NAME[@VERSION]",
         help="the data that labs begin with, see `lab dataset ls`",
@@ -123,7 +131,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Parse the flags, so that an error is reported before any test runs."""
-    config.stash[SPEC] = None
+    config.stash[SPEC], config.stash[MATRIX] = None, []
     if _scope("", config) not in _SCOPES:
         raise pytest.UsageError(f"lab_scope is one of {', '.join(_SCOPES)}")
     if config.getoption("lab") is None:
@@ -131,9 +139,24 @@ def pytest_configure(config: pytest.Config) -> None:
     from lab.errors import LabError
 
     try:
-        config.stash[SPEC] = _spec(config)
+        config.stash[SPEC] = spec = _spec(config)
+        if matrix := config.getoption("lab_matrix"):
+            config.stash[MATRIX] = _engines(spec, matrix)
     except LabError as error:
         raise pytest.UsageError(_message(error)) from None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that need a lab with each engine of ``--lab-matrix``, unless they name theirs."""
+    engines: list[str] = metafunc.config.stash[MATRIX]
+    own = [
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for names in (*mark.args[:1], *filter(None, [mark.kwargs.get("argnames")]))
+        for name in (names.split(",") if isinstance(names, str) else names)
+    ]
+    if engines and "lab_engine" in metafunc.fixturenames and "lab_engine" not in own:
+        metafunc.parametrize("lab_engine", engines, indirect=True)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -142,7 +165,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if spec is None:
         return None
     where = _app().settings().url or "this host"
-    return f"lab: {spec.blueprint}, nodes: {spec.nodes}, by {where}"
+    engines: list[str] = config.stash[MATRIX]
+    on = f", on {', '.join(engines)}" if engines else ""
+    return f"lab: {spec.blueprint}, nodes: {spec.nodes}{on}, by {where}"
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "session"]:
@@ -152,21 +177,30 @@ def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "ses
 
 
 @pytest.fixture(scope="session")
-def lab_session(pytestconfig: pytest.Config) -> Iterator[TestLab]:
+def lab_engine(request: pytest.FixtureRequest) -> str:
+    """The engine of the lab, which tests may parametrize; empty: that of the flags."""
+    return str(getattr(request, "param", ""))
+
+
+@pytest.fixture(scope="session")
+def lab_session(pytestconfig: pytest.Config, lab_engine: str) -> Iterator[TestLab]:
     """As ``lab``, one for all tests: for fixtures of the scope ``session``."""
-    yield from _made(pytestconfig)
+    yield from _made(pytestconfig, lab_engine)
 
 
 @pytest.fixture(scope=_scope)
-def lab(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[TestLab]:
+def lab(
+    request: pytest.FixtureRequest, pytestconfig: pytest.Config, lab_engine: str
+) -> Iterator[TestLab]:
     """A ready lab: its nodes, its DSN, its account, and ``reset``."""
     if _scope("", pytestconfig) == "session":
         yield request.getfixturevalue("lab_session")
     else:
-        yield from _made(pytestconfig)
+        yield from _made(pytestconfig, lab_engine)
 
 
-def _made(config: pytest.Config) -> Iterator[TestLab]:
+def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
+    from lab.cli import flags
     from lab.requests.labs import CreateLab
 
     spec = config.stash[SPEC]
@@ -175,6 +209,10 @@ def _made(config: pytest.Config) -> Iterator[TestLab]:
     # A unique name, as other test runs may use the same host.
     spec = replace(spec, name=f"test-{secrets.token_hex(4)}", accept_pooled_name=True)
     with _failing(), _app().open() as session:
+        if engine:
+            datasets = session.datasets() if spec.dataset else []
+            here = not _app().settings().url
+            spec = flags.on_engine(spec, engine, datasets, known=here)
         view = session.run(CreateLab.of(spec))
     try:
         yield TestLab(view)
@@ -217,6 +255,20 @@ def _spec(config: pytest.Config) -> LabSpec:
     spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
     planned(spec)
     return spec
+
+
+def _engines(spec: LabSpec, matrix: str) -> list[str]:
+    """The engines of ``--lab-matrix``; raises InvalidSpec."""
+    from lab.cli import flags
+    from lab.errors import InvalidSpec
+
+    if spec.engine or spec.image:
+        raise InvalidSpec("--lab-matrix names the engines: leave out any other, and the image")
+    engines = flags.engine_list("--lab-matrix", matrix)
+    if not spec.dataset:
+        for engine in engines:
+            flags.on_engine(spec, engine, [], known=not _app().settings().url)
+    return engines
 
 
 def _app() -> App:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lab.cli.manual import manual_of
+from lab.cli.manual import Manual, manual_of
 from lab.errors import InvalidSpec
 from lab.suggest import did_you_mean
 
@@ -58,7 +58,8 @@ class CommandBehind(Verb):
     would be the blueprint.
     """
 
-    takes_command = True
+    takes_command: ClassVar[bool] = True
+    behind: ClassVar[str] = "-- CMD..."
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep what follows ``--`` for the verb, and parse what precedes it."""
@@ -70,7 +71,14 @@ class CommandBehind(Verb):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line, with the command."""
-        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+        return [*super().collect_usage_pieces(ctx), self.behind]
+
+
+class CommandMaybeBehind(CommandBehind):
+    """A verb that a command may follow with one of its flags: ``lab up --matrix``."""
+
+    takes_command: ClassVar[bool] = False
+    behind: ClassVar[str] = "[-- CMD...]"
 
 
 class Verbs(TyperGroup):
@@ -280,6 +288,12 @@ def _group_help(ctx: typer.Context) -> None:
         typer.echo(ctx.get_help())
 
 
+def _class_of(manual: Manual) -> type[Verb]:
+    if manual.may_take_command:
+        return CommandMaybeBehind
+    return CommandBehind if manual.takes_command else Verb
+
+
 def _command(name: str, target: str) -> Any:
     module, _, function_name = target.partition(":")
     function = getattr(import_module(module), function_name)
@@ -288,7 +302,7 @@ def _command(name: str, target: str) -> Any:
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_FLAGS)
     app.command(
         name,
-        cls=CommandBehind if manual.takes_command else Verb,
+        cls=_class_of(manual),
         # The control character keeps the help's formatter from refilling the lines.
         help=f"{inspect.getdoc(function)}\n\n\b\nExamples:{examples}",
     )(function)

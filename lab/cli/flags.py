@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -16,7 +16,7 @@ import typer
 
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
-from lab.errors import InvalidSpec
+from lab.errors import InvalidSpec, NotFound
 from lab.options import PROXY_NAMES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lab.config.settings import Settings
     from lab.requests.labs import CreateLab
     from lab.spec import LabSpec
+    from lab.views.datasets import DatasetView
 
 T = TypeVar("T")
 
@@ -295,6 +296,8 @@ KeepFailed = Annotated[
 
 _OF_LABS = ("name", "ttl", "snapshots", "user")
 """What labs are given one by one: no template depends on it."""
+_ENGINES_LIMIT = 20
+"""Engines of a list, at most."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 
 
@@ -340,6 +343,68 @@ class Creation:
     def limit(self) -> float | None:
         """``timeout`` in seconds, None if it is not given; raises InvalidSpec."""
         return seconds("--timeout", self.timeout) if self.timeout else None
+
+
+def words(given: Cluster | Creation) -> list[str]:
+    """The words of a command line that say what flags say."""
+    found: list[str] = []
+    for name, value in vars(given).items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "blueprint":
+            found[:0] = [value] if value else []
+        elif isinstance(value, list):
+            found += [word for one in value for word in (flag, one)]
+        elif value:
+            found += [flag] if value is True else [flag, value]
+    return found
+
+
+def engine_list(flag: str, text: str) -> list[str]:
+    """The engines of a list such as ``mysql:9.7,mariadb``, each once; raises InvalidSpec."""
+    from lab.names import ENGINE
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not re.fullmatch(ENGINE, name):
+            hint = "a list with commas, such as mysql:9.7,mariadb:11.8"
+            raise InvalidSpec(f"{flag}: {name[:80]!r} is not an engine", hint=hint)
+        if names.count(name) > 1:
+            raise InvalidSpec(f"{flag}: {name} was given twice")
+    if len(names) > _ENGINES_LIMIT:
+        raise InvalidSpec(f"{flag}: {len(names)} engines were given, {_ENGINES_LIMIT} can be")
+    return names
+
+
+def on_engine(
+    spec: LabSpec, engine: str, datasets: Sequence[DatasetView], *, known: bool = True
+) -> LabSpec:
+    """``spec`` on an engine; with a dataset, its latest version of ``datasets`` on that engine.
+
+    ``known``: whether this host's engines are meant. Raises InvalidSpec, NotFound for the dataset.
+    """
+    from lab.blueprints import blueprint
+    from lab.config import enginefile
+    from lab.names import dataset_key, parse_dataset
+
+    recipe, wanted = "", blueprint(spec.blueprint).engines
+    if known or spec.dataset:
+        recipe = enginefile.recipe(engine, wanted, spec.blueprint)
+    if not spec.dataset:
+        return replace(spec, engine=engine)
+    name, version = parse_dataset(spec.dataset)
+    found = [
+        one.version
+        for one in datasets
+        if (one.name, one.state) == (name, "ready")
+        and version in (0, one.version)
+        and one.image == dataset_key(recipe, name, one.version)
+    ]
+    if not found:
+        raise NotFound(
+            f"no version of the dataset {spec.dataset} is on {engine}",
+            hint=f"`lab dataset create {name} --engine {engine} --from SOURCE` makes one",
+        )
+    return replace(spec, dataset=f"{name}@{max(found)}")
 
 
 def expand(verb: Callable[..., T]) -> Callable[..., T]:

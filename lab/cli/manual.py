@@ -11,20 +11,23 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class Manual:
-    """The examples that ``--help`` shows, and whether ``-- CMD`` may follow the verb."""
+    """The examples that ``--help`` shows, and whether ``-- CMD`` follows the verb, or may."""
 
     examples: tuple[str, ...]
     takes_command: bool = False
+    may_take_command: bool = False
 
 
 _MANUALS: dict[Callable[..., object], Manual] = {}
 
 
-def manual(*examples: str, takes_command: bool = False) -> Callable[[F], F]:
+def manual(
+    *examples: str, takes_command: bool = False, may_take_command: bool = False
+) -> Callable[[F], F]:
     """Give a verb its examples."""
 
     def note(function: F) -> F:
-        _MANUALS[function] = Manual(examples, takes_command)
+        _MANUALS[function] = Manual(examples, takes_command, may_take_command)
         return function
 
     return note

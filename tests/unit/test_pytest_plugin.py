@@ -114,6 +114,59 @@ def test_one_lab_for_all(here: pytest.Pytester, tmp_path: Path) -> None:
     result.stdout.fnmatch_lines(["lab_dsn = 'mysql://lab:[*][*][*]@127.0.0.1:*/'"])
 
 
+MATRIX = """
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def schema(lab_session):
+        return lab_session.engines
+
+    def test_all(lab, schema, lab_engine):
+        with open("names", "a") as file:
+            file.write(f"all {lab_engine} {lab.engines[0]} {schema == lab.engines}\\n")
+
+    @pytest.mark.parametrize("lab_engine", ["mariadb:10.11"], indirect=True)
+    def test_its_own(lab_dsn, lab):
+        with open("names", "a") as file:
+            file.write(f"own {lab.engines[0]}\\n")
+
+    def test_without():
+        pass
+"""
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_each_test_with_each_engine(here: pytest.Pytester, tmp_path: Path, scope: str) -> None:
+    """Protects who tests an upgrade: the engine is a parameter of the fixture."""
+    here.makepyfile(MATRIX)
+    (here.path / "lab.toml").write_text('memory = "400M"\n')
+    result = run(
+        here,
+        "--lab=single",
+        "--lab-matrix=mariadb:11.8,mariadb:10.11",
+        f"--lab-scope={scope}",
+        "-v",
+    )
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["lab: single, nodes: 1, on mariadb:11.8, mariadb:10.11, by *"])
+    result.stdout.fnmatch_lines(["*test_all?mariadb:10.11? PASSED*"])
+    assert sorted(" ".join(words) for words in names(here)) == [
+        "all mariadb:10.11 mariadb 10.11.6 True",
+        "all mariadb:11.8 mariadb 11.8.6 True",
+        "own mariadb 10.11.6",
+    ]
+    assert labs(tmp_path / "home") == []
+
+
+def test_a_matrix_that_cannot_be(here: pytest.Pytester) -> None:
+    for words, text in (
+        (["--lab=galera", "--lab-matrix=mysql"], "*galera cannot run on the engine 'mysql'*"),
+        (["--lab=galera", "--lab-matrix=a,"], "*'' is not an engine*"),
+        (["--lab=galera", "--lab-matrix=mariadb", "--lab-engine=mariadb"], "*leave out any other*"),
+    ):
+        run(here, *words).stderr.fnmatch_lines([text])
+
+
 SESSION = """
     import pytest
 

@@ -1,19 +1,25 @@
-"""Runs a program for the user that owns the terminal while it runs."""
+"""Runs programs for the user: one that owns the terminal while it runs, or several at once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from lab.cli.terminal.signals import Interrupts
 from lab.errors import NoProgram
 
+_LOOK = 200
+"""Milliseconds without output after which it is looked whether a program has ended."""
+_LONGEST = 1 << 16
+"""Bytes of a line that is printed whole."""
 GRACE = 10.0
 """Seconds that a child has to end after SIGTERM or SIGHUP, before it is killed."""
 
@@ -46,6 +52,80 @@ def run_child(
     with interrupts.to(child.hear):
         code = child.run()
     return 128 - code if code < 0 else code
+
+
+def run_several(
+    commands: Sequence[Sequence[str]],
+    interrupts: Interrupts,
+    *,
+    at_once: int,
+    hear: Callable[[int, str], None],
+) -> list[int | None]:
+    """Run programs to their ends, ``at_once`` of them at the same time; their exit codes.
+
+    ``hear`` is called, from any thread, with the number of a program and a line that it printed, on
+    either stream. Their standard input is empty. Signals are passed to those that run, and no other
+    one is started then: its code is None.
+    """
+    several = _Several(commands, hear)
+    with interrupts.to(several.pass_on), ThreadPoolExecutor(at_once) as threads:
+        return list(threads.map(several.run, range(len(commands))))
+
+
+class _Several:
+    def __init__(self, commands: Sequence[Sequence[str]], hear: Callable[[int, str], None]) -> None:
+        self._commands, self._hear = commands, hear
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopped = False
+        # Not held by the main thread, in which signals are handled.
+        self._lock = threading.Lock()
+
+    def run(self, number: int) -> int | None:
+        with self._lock:
+            if self._stopped:
+                return None
+            process = subprocess.Popen(
+                self._commands[number], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            self._running[number] = process
+        for line in _lines(process):
+            self._hear(number, line)
+        code = process.wait()
+        with self._lock:
+            del self._running[number]
+        return 128 - code if code < 0 else code
+
+    def pass_on(self, number: int) -> None:
+        """A signal came; called from its handler."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running.values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(number)
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What a program prints until it ends; programs that it left behind may keep the pipe open."""
+    assert process.stdout is not None  # noqa: S101  # for the type checker
+    with process.stdout as pipe:
+        poll, rest = select.poll(), b""
+        poll.register(pipe, select.POLLIN)
+        while True:
+            ended = process.poll() is not None
+            if not poll.poll(0 if ended else _LOOK):
+                if ended:
+                    break
+                continue
+            read = os.read(pipe.fileno(), _LONGEST)
+            if not read:
+                break
+            *whole, rest = (rest + read).split(b"\n")
+            if len(rest) > _LONGEST:
+                whole, rest = [*whole, rest], b""
+            yield from (line.decode(errors="replace") for line in whole)
+        if rest:
+            yield rest.decode(errors="replace")
 
 
 class _Child:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +17,11 @@ from lab.cli.app import REMOVING, app_of
 from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
+from lab.cli.terminal.output import as_json
 from lab.errors import Interrupted, LabError, NotFound
 from lab.lifecycle.core.environment import environment
+from lab.paths import writing
+from lab.views.runs import RunReport
 
 if TYPE_CHECKING:
     from lab.cli.app import App
@@ -35,6 +40,15 @@ def run(
     *,
     cluster: flags.Cluster,
     creation: flags.Creation,
+    report_to: Annotated[
+        str,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            show_default=False,
+            help="Write engine, versions, times and exit code to this file, as JSON.",
+        ),
+    ] = "",
 ) -> int:
     """Create a lab, run a command with it, then remove the lab.
 
@@ -46,10 +60,28 @@ def run(
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
     spec = flags.wanted(app.settings(), cluster, creation)
-    view = _make(app, spec, creation)
+    try:
+        view = _make(app, spec, creation)
+    except LabError as error:
+        _write(report_to, RunReport(spec.engine, error=error.what))
+        raise
+    began = time.monotonic()
     code = _with_lab(app, view, argv)
+    took = time.monotonic() - began
+    try:
+        found = RunReport(spec.engine, view.engines, view.image, code, view.seconds, took)
+        _write(report_to, found)
+    except LabError as error:
+        code = code or report(error, app.interrupts, debug=app.debug)
     removed = _removed(app, view.name)
     return code or removed
+
+
+def _write(path: str, found: RunReport) -> None:
+    """Write a report, if that was requested; raises HostUnfit."""
+    if path:
+        with writing(Path(path)):
+            Path(path).write_text(as_json(found), encoding="utf-8")
 
 
 def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
