@@ -43,6 +43,7 @@ from lab.datasets.source import (
 )
 from lab.errors import Conflict, Forbidden, InvalidSpec, LimitReached, NotFound
 from lab.lifecycle.datasets import dataset
+from lab.lifecycle.datasets.engine import check_engine, default_engine
 from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.images.provenance import read_provenance
 from lab.names import DATASET, LAB_NAME, parse_dataset
@@ -265,9 +266,10 @@ def _request(
 
 def _check_engine(asked: CreateDataset) -> None:
     """Raise InvalidSpec unless labs of the blueprint can have the engine of the dataset."""
-    dataset.default_engine(blueprint(asked.blueprint))
     if asked.engine:
-        dataset.check_engine(asked.blueprint, asked.engine)
+        check_engine(asked.blueprint, asked.engine)
+    elif asked.blueprint:
+        default_engine(blueprint(asked.blueprint))
 
 
 def _sent(core: Core, caller: Caller, identity: str, before: JobRecord | None) -> tuple[str, str]:

@@ -166,6 +166,12 @@ class Dialect:
     options: Mapping[str, str] = field(default_factory=dict)
     """What takes the place of options, or of groups of them, that it does not know, by their names;
     ``{value}`` is what they have. Empty: nothing."""
+    prepares: bool = False
+    """Whether its images have the program that prepares physical backups."""
+    binds: bool = False
+    """Whether an index that a foreign key needs is never dropped, not even without its checks."""
+    loading: str = ""
+    """An option file of servers that load data, beside that of the image."""
 
     @property
     def tls(self) -> bool:
@@ -322,6 +328,7 @@ DIALECTS: Mapping[DialectName, Dialect] = {
             "innodb_page_size": frozenset({"16384", "16k"}),
         },
         links=_MARIADB,
+        prepares=True,
     ),
     "mysql": Dialect(
         renew="ALTER INSTANCE RELOAD TLS",
@@ -333,6 +340,11 @@ DIALECTS: Mapping[DialectName, Dialect] = {
             "innodb_page_size": frozenset({"16384", "16k"}),
         },
         links=_MYSQL,
+        binds=True,
+        # Rows go from server to server in files. Events of the data are for labs. Older servers
+        # had foreign keys that refer to no unique key.
+        loading='[mysqld]\nsecure_file_priv = ""\nevent_scheduler = OFF\n'
+        "loose_restrict_fk_on_non_standard_key = OFF\n",
     ),
 }
 

@@ -214,6 +214,7 @@ class Group(server.Defaults):
             statements = [
                 "SET SESSION sql_log_bin = 0",
                 "SET GLOBAL super_read_only = OFF",
+                f"DROP USER IF EXISTS {_ACCOUNT}",  # a dataset may have had it
                 f"CREATE USER {_ACCOUNT} {server.identified(engines[member.name], password)}",
                 (
                     "GRANT REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN,"

@@ -132,11 +132,6 @@ def clients() -> dict[str, str]:
     return {family.client: family.tls_option for family in families()}
 
 
-def dataset_families() -> list[str]:
-    """The names of the families that datasets can be made on, the default first."""
-    return [family.name for family in families() if family.loads_datasets]
-
-
 def engines() -> tuple[str, ...]:
     """What requests may say: each engine, and each with each of its series."""
     found: dict[str, None] = {}

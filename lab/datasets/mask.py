@@ -78,7 +78,9 @@ PRECONDITIONS: Sequence[Precondition] = (
         "start it with --skip-log-bin --general-log=0 --slow-query-log=0",
     ),
     Precondition(
-        "SELECT 'secure_file_priv' FROM DUAL WHERE IFNULL(@@GLOBAL.secure_file_priv, '') <> ''",
+        # NULL is no limit in MariaDB, and in MySQL the other extreme.
+        "SELECT 'secure_file_priv' FROM DUAL WHERE IFNULL(@@GLOBAL.secure_file_priv,"
+        " IF(VERSION() LIKE '%MariaDB%', '', 'NULL')) <> ''",
         "the staging server may not write the masked rows where the next reads them",
         "leave the option out of --set and --my-cnf",
     ),
@@ -108,6 +110,8 @@ class Masking:
     related: Pairs
     locale: str
     values: int
+    bound: frozenset[tuple[str, str]] = frozenset()
+    """``database.table`` and column, of foreign keys whose indexes the server never drops."""
 
     @property
     def groups(self) -> list[list[int]]:
@@ -172,7 +176,11 @@ class Masking:
             yield f"SELECT {begun}"
             table = self.tables[number]
             first = table[0][0]
-            keys = indexes_of(created.get(first.table_name, ""))
+            keys = [
+                key
+                for key in indexes_of(created.get(first.table_name, ""))
+                if (first.table_name, key.first) not in self.bound
+            ]
             target = f"{identifier(first.database)}.{identifier(first.table)}"
             if keys:
                 yield f"ALTER TABLE {target} {', '.join(f'DROP KEY {key.name}' for key in keys)}"
@@ -324,8 +332,15 @@ class Index:
     name: str
     text: str
 
+    @property
+    def first(self) -> str:
+        """The name of its first column; empty for an expression."""
+        found = _FIRST.match(self.text, self.text.index(self.name) + len(self.name))
+        return found[1].replace("``", "`") if found else ""
+
 
 _INDEX = re.compile(r"  ((?:[A-Z]+ )?KEY (`(?:[^`]|``)+`) \(.*?),?")
+_FIRST = re.compile(r" \(`((?:[^`]|``)+)`")
 _COUNTED = re.compile(r"  (`(?:[^`]|``)+`) .*\bAUTO_INCREMENT\b.*")
 
 
@@ -340,8 +355,10 @@ def indexes_of(created: str) -> tuple[Index, ...]:
     return tuple(key for key in keys if not any(name in key.text for name in counted))
 
 
-def plan(columns: Iterable[Column], rules: Rules) -> Masking:
+def plan(columns: Iterable[Column], rules: Rules, *, binds: bool = False) -> Masking:
     """What ``rules`` mean for ``columns``, all that the server has.
+
+    ``binds``: it drops no index that a foreign key needs, of either table.
 
     Raises InvalidSpec with all rules that cannot be applied: ``details`` has one line for each.
     Columns without a rule stay as they are: ask ``rules.uncovered`` and ``rules.unknown`` first.
@@ -382,6 +399,15 @@ def plan(columns: Iterable[Column], rules: Rules) -> Masking:
         related=references(everything),
         locale=rules.locale,
         values=rules.values,
+        bound=frozenset(
+            end
+            for one in everything
+            if binds and one.references
+            for end in (
+                (one.table_name, one.name),
+                (".".join(one.references[:2]), one.references[2]),
+            )
+        ),
     )
 
 

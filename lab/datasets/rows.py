@@ -20,6 +20,7 @@ _BYTES = (
     | {"enum", "set", "vector"}
     | {"date", "time", "datetime", "timestamp", "year"}
     | {"geometry", "point", "linestring", "polygon", "geometrycollection"}
+    | {"geomcollection"}
     | {"multipoint", "multilinestring", "multipolygon"}
 )
 """Types that are read from the bytes that are kept; others, as BIT and UUID, from text."""

@@ -3,8 +3,8 @@
 That is several times as fast as their rows. A table is rebuilt before: so its file has the rows it
 has now, and nothing of what they were, which pages of tables keep after changes.
 
-Source: MariaDB's documentation of transportable tablespaces; tables that it excepts, and those
-where nobody would miss it, go as rows.
+Source: MariaDB's and MySQL's documentation of transportable tablespaces; tables that they except,
+and those where nobody would miss it, go as rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ TABLES = (
 """Asks a server for tables that could go as files, and their sizes in bytes."""
 OTHER_INDEXES = (
     "SELECT DISTINCT table_schema, table_name FROM information_schema.statistics"  # noqa: S608
-    f" WHERE index_type <> 'BTREE' AND table_schema NOT IN {SYSTEM}"
+    f" WHERE (index_type <> 'BTREE' OR column_name IS NULL) AND table_schema NOT IN {SYSTEM}"
 )
-"""Asks it for tables with an index that is in other files, or in a form of its own."""
+"""Asks it for tables with an index that is in other files, in a form of its own, or of an
+expression, which is kept as a column."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,64}")
 """A name that is the same in SQL and in paths."""
 

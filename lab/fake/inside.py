@@ -37,6 +37,7 @@ ACCOUNT = re.compile(
 _OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "REVOKE ALL PRIVILEGES", "GRANT ")
 """Statements of accounts that change nothing here: nobody asks what an account may do."""
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
+_SYSTEM = re.compile(r"information_schema|\bFROM mysql\.|performance_schema\.variables_info")
 NO_DATA = (
     "DO 1",
     "SHOW ERRORS",
@@ -361,6 +362,11 @@ def execute(inside: Inside, statement: str) -> Result:
     if not columns:
         inside.statements.append(statement)
     return Result(columns, rows, len(rows) if columns else changed)
+
+
+def asks_system(statement: str) -> bool:
+    """Whether ``statement`` is a question about what a server has, beside its state."""
+    return "wsrep_" not in statement and bool(_SYSTEM.search(statement))
 
 
 def information(inside: Inside, statement: str) -> Result:

@@ -231,7 +231,7 @@ class FakeServers:
         if inside.follows or grouped:
             run = group.run if grouped else replication.run
             return self._execute_with_peers(record, statement, run)
-        if "information_schema" in statement and "wsrep_" not in statement:
+        if guest_side.asks_system(statement):
             return guest_side.information(inside, statement)
         if guest_side.alone(record.disks):
             return self._execute_alone(record, inside, statement)

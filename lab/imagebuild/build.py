@@ -12,7 +12,15 @@ from lab.config.profile import VOLUMES, Layout
 from lab.errors import CommandFailed, HostUnfit, RecipeFailed
 from lab.imagebuild import bootstrap, disk, isolate, kernel, manifest, repository
 from lab.imagebuild.manifest import BuiltImage
-from lab.imagebuild.recipe import GUEST, HERE, Guest, Recipe, all_packages, load_guest
+from lab.imagebuild.recipe import (
+    GUEST,
+    HERE,
+    Guest,
+    Recipe,
+    all_packages,
+    load_guest,
+    shared,
+)
 from lab.imagebuild.tree import overlay_tar
 from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
@@ -142,7 +150,7 @@ def _bootstrap(job: _Job) -> None:
 
 
 def _overlay(job: _Job) -> None:
-    archive = overlay_tar([GUEST, job.recipe.directory])
+    archive = overlay_tar([*shared(job.recipe), job.recipe.directory])
     with job.log.open("ab") as log:
         run(
             [

@@ -14,7 +14,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab.imagebuild.recipe import GUEST, HERE, Recipe, all_packages, load_guest
+from lab.imagebuild.recipe import DIALECTS, GUEST, HERE, Recipe, all_packages, load_guest, shared
 from lab.imagebuild.tree import files
 
 FORMAT = 1
@@ -26,6 +26,7 @@ def image_key(
     *,
     volumes: Mapping[str, int],
     guest: Path = GUEST,
+    dialects: Path = DIALECTS,
     source: Path = HERE,
     machine: str = "",
 ) -> str:
@@ -41,7 +42,7 @@ def image_key(
         "volumes": dict(volumes),
         "packages": all_packages(recipe, load_guest(guest)),
         "recipe": _tree(recipe.directory),
-        "guest": _tree(guest),
+        "guest": [f for some in shared(recipe, guest, dialects) for f in _tree(some)],
         "builder": [
             (path.name, _digest(path.read_bytes()))
             for path in sorted([*source.glob("*.py"), *source.glob("*.sh")])

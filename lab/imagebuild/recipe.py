@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lab.config import tomlfile
+from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, NotFound
 from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching
 from lab.suggest import did_you_mean
@@ -18,6 +19,9 @@ RECIPES = HERE.parent / "recipes"
 
 GUEST = RECIPES / "guest"
 """What all recipes share: files, a provision script and ``guest.toml``."""
+
+DIALECTS = RECIPES / "dialects"
+"""What recipes of servers share, a directory for each dialect: files."""
 
 
 def _disk(value: object) -> int:
@@ -126,6 +130,12 @@ def load_guest(directory: Path = GUEST) -> Guest:
     """What ``guest.toml`` in ``directory`` says; raises InvalidSpec."""
     path = directory / "guest.toml"
     return complete(Guest, tomlfile.read(path, keys(Guest)), path)
+
+
+def shared(recipe: Recipe, guest: Path = GUEST, dialects: Path = DIALECTS) -> list[Path]:
+    """The directories whose files ``recipe`` has beside its own."""
+    family = family_of(recipe.engine)
+    return [guest, *([dialects / family.dialect] if family.series else [])]
 
 
 def all_packages(recipe: Recipe, guest: Guest) -> tuple[str, ...]:

@@ -44,8 +44,10 @@ class CreateDataset(Request, frozen=True, kw_only=True):
         ),
     ]
     blueprint: Annotated[
-        str, Meta(pattern=WORD, description="What labs of it will be; its engine is MariaDB.")
-    ] = "galera"
+        str,
+        EMPTY,
+        Meta(pattern=WORD, description="What labs of it will be; default: what the engine runs."),
+    ] = ""
     keep: Annotated[
         int, Meta(ge=0, le=1000, description="How many versions a refresh keeps; 0: all.")
     ] = 0
@@ -86,8 +88,8 @@ class CreateDataset(Request, frozen=True, kw_only=True):
         EMPTY,
         Meta(
             pattern=ENGINE,
-            description="A series of MariaDB; default: mariadb.",
-            examples=["mariadb:10.11"],
+            description="What it is loaded by; default: the family that the source is of.",
+            examples=["mysql"],
         ),
     ] = ""
     shared: Annotated[bool, Meta(description="All projects may use it.")] = False

@@ -100,7 +100,7 @@ from lab.cli.verbs import env
 from lab.config import enginefile
 from lab.config.profile import EngineProfile
 from lab.datasets import survey
-from lab.lifecycle.datasets import dataset
+from lab.lifecycle.datasets.engine import default_engine
 
 engine = Engine("tidb", "8.5", "[mysqld]\n", "/etc/my.cnf", "tidb", 1, 1, service="tidb.service")
 plan, member = Single(engines={"tidb": "TiDB"}), Member("n1", 1, "10.77.0.1")
@@ -114,7 +114,7 @@ found = {
     "renew": plan.renew(engine),
     "files": plan.files(member, [], engine, 1 << 30, EngineProfile())["/etc/my.cnf"].content,
     "clients": enginefile.clients(),
-    "datasets": dataset.default_engine(plan),
+    "datasets": default_engine(plan),
     "misfits": [one.what for one in survey.suits(foreign, "tidb", "8.5.0")],
     "jdbc": env.jdbc(view, Some(address="127.0.0.1:4000"), "crm"),
     "page": _client(view),

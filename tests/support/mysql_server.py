@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from lab.errors import LabError
-from lab.imagebuild.isolate import isolated
+from lab.imagebuild.isolate import isolated, remove_tree
 from lab.imagebuild.recipe import load
 from lab.imagebuild.trust import keyrings
 from lab.run import run
 from lab.wait import Deadline, attempts
-from tests.support.mariadb_server import SECONDS, NoServer, Server
+from tests.support.mariadb_server import SECONDS, NoServer, Server, cache
 
 RECIPE = load("mysql")
 _PLAIN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LAB_IMAGE_BUILD": "inside"}
@@ -77,3 +80,73 @@ def mysql_server(root: Path, name: str, options: str) -> Iterator[Server]:
         finally:
             process.kill()
             process.wait(SECONDS)
+
+
+def kept_root() -> Path:
+    """``mysql_root``, made once and kept for later runs; nothing may be changed in it."""
+    content = b"".join(
+        (RECIPE.directory / name).read_bytes() for name in ("recipe.toml", "provision")
+    )
+    place = cache()
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / "mysql-root.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = place / f"mysql-root-{hashlib.sha256(content).hexdigest()[:16]}"
+        if not kept.exists():
+            for old in place.glob("mysql-root-*"):
+                remove_tree(old)
+            # A short path: sockets are below it.
+            with tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp") as top:
+                made = mysql_root(Path(top))
+                run(["cp", "-a", "--one-file-system", made, f"{kept}.new"], timeout=600)
+            Path(f"{kept}.new").rename(kept)
+    return kept
+
+
+def program(root: Path, path: str) -> list[str]:
+    """The argv of a program of ``root`` that runs with the libraries of that, but not in it."""
+    loader, libraries = root / "lib64/ld-linux-x86-64.so.2", "lib/x86_64-linux-gnu"
+    places = f"{root}/usr/{libraries}:{root}/usr/lib/mysql/private"
+    return [str(loader), "--library-path", places, str(root / path)]
+
+
+def clients(root: Path, directory: Path) -> None:
+    """Programs in ``directory`` that are those of MySQL's package."""
+    for name in ("mysql", "mysqldump"):
+        path = directory / name
+        path.write_text(f'#!/bin/sh\nexec {" ".join(program(root, f"usr/bin/{name}"))} "$@"\n')
+        path.chmod(0o755)
+
+
+@contextmanager
+def server(options: Sequence[str] = ()) -> Iterator[Server]:
+    """A server with an image's data, without network or logs, and its root's account."""
+    root = kept_root()
+    # A socket needs a short path.
+    with tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp") as path:
+        top = Path(path)
+        run(["cp", "-a", root / "var/lib/mysql", top / "data"], timeout=60)
+        argv = [
+            *program(root, "usr/sbin/mysqld"), "--no-defaults", "--user=root",
+            f"--basedir={root}/usr", f"--plugin-dir={root}/usr/lib/mysql/plugin",
+            f"--lc-messages-dir={root}/usr/share/mysql", f"--datadir={top}/data",
+            f"--socket={top}/s", f"--pid-file={top}/pid", "--skip-networking", "--mysqlx=OFF",
+            "--disable-log-bin", "--secure-file-priv=", "--performance-schema=OFF",
+            "--event-scheduler=OFF", "--restrict-fk-on-non-standard-key=OFF",
+            "--innodb-redo-log-capacity=64M", "--auto-generate-certs=OFF",
+            "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF",
+            "--caching-sha2-password-auto-generate-rsa-keys=OFF",
+        ]  # fmt: skip
+        with (
+            (top / "log").open("wb") as log,
+            subprocess.Popen([*argv, *options], stdout=log, stderr=log, env=_PLAIN) as process,
+        ):
+            try:
+                for _ in attempts(Deadline.after(SECONDS)):
+                    assert process.poll() is None, (top / "log").read_text()
+                    if b"ready for connections" in (top / "log").read_bytes():
+                        break
+                yield Server(top / "s", top, RECIPE.name)
+            finally:
+                process.kill()
+                process.wait(SECONDS)

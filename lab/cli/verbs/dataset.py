@@ -61,10 +61,11 @@ def create(
         typer.Option(
             "--blueprint",
             metavar="BLUEPRINT",
+            show_default=False,
             autocompletion=complete.blueprints,
-            help="What labs of it will be; its engine is MariaDB.",
+            help="What labs of it will be; default: galera, or replication on MySQL.",
         ),
-    ] = "galera",
+    ] = "",
     engine: Annotated[
         str,
         typer.Option(
@@ -72,7 +73,8 @@ def create(
             metavar="ENGINE[:SERIES]",
             show_default=False,
             autocompletion=complete.engines,
-            help="A series of MariaDB, such as mariadb:10.11; default: mariadb.",
+            help="What it is loaded by, such as mysql or mariadb:10.11; default: the family of the"
+            " server that the source is of.",
         ),
     ] = "",
     sql: Annotated[

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lab.blueprints import Blueprint, blueprint, with_options
-from lab.config.enginefile import dataset_families, family_of
+from lab.blueprints import blueprint, with_options
+from lab.config.enginefile import family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
 from lab.datasets.live import require_server
@@ -18,11 +18,11 @@ from lab.datasets.rules import scan as scan_columns
 from lab.datasets.source import DumpFile, LabCapture, Source, StandardInput, Uploaded
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.imagebuild.manifest import BuiltImage
-from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import of_lab
+from lab.lifecycle.datasets.engine import Chosen, check_source, choose, default_engine
 from lab.lifecycle.datasets.load import (
     MASK,
     Load,
@@ -52,10 +52,10 @@ from lab.views.datasets import DatasetView, PersonalColumn
 def create(ctx: Context, asked: CreateDataset) -> DatasetView:
     """Make the first version of a dataset from its source, and then of the further SQL.
 
-    Its engine is MariaDB, which labs of the blueprint must be able to use. Nothing is left when it
-    fails. Raises InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
+    Its engine is one that labs of the blueprint can use. Nothing is left when it fails. Raises
+    InvalidSpec, Conflict if there is such a dataset, HostUnfit, NotReady.
     """
-    name, plan = asked.name, asked.blueprint
+    name = asked.name
     check_dataset_name(name)
     source, selection = _source(ctx, asked), asked.selection
     require_server(selection, source)
@@ -64,20 +64,20 @@ def create(ctx: Context, asked: CreateDataset) -> DatasetView:
         selection = replace(selection, defaults_file=path)
     lab_project = ""
     if isinstance(source, LabCapture):
-        plan = _check_lab(ctx, source, asked)
+        chosen = Chosen(_check_lab(ctx, source, asked), "")
         lab_project = record_of(ctx, source.lab).project
-    elif asked.engine:
-        check_engine(plan, asked.engine)
+    else:
+        chosen = choose(ctx, asked.blueprint, asked.engine, source)
     loading_options(asked.settings, asked.my_cnf)
     made = Provenance(
         asked.source,
-        plan,
+        chosen.blueprint,
         tuple(str(Path(file).absolute()) for file in asked.files),
         asked.keep,
         check_rules(asked.mask),
         selection,
         sql=asked.sql,
-        engine=asked.engine,
+        engine=chosen.engine,
         settings=asked.settings,
         my_cnf=asked.my_cnf,
         warm=queries.check(asked.warm) if asked.warm else "",
@@ -264,25 +264,6 @@ def _series(ctx: Context, name: str) -> Iterator[None]:
         yield
 
 
-def default_engine(plan: Blueprint) -> str:
-    """The engine of datasets for a blueprint where none is named; raises InvalidSpec."""
-    found = next((name for name in dataset_families() if name in plan.engines), None)
-    if found is None:
-        raise InvalidSpec(f"the blueprint {plan.name} has no engine that loads datasets")
-    return found
-
-
-def check_engine(plan: str, engine: str) -> None:
-    """Raise InvalidSpec unless datasets for the blueprint ``plan`` can have the ``engine``."""
-    recipe = load_recipe(required(blueprint(plan), engine))
-    if not family_of(recipe.engine).loads_datasets:
-        loading = " or ".join(dataset_families())
-        raise InvalidSpec(
-            f"{engine} loads no datasets",
-            hint=f"a dataset's engine is {loading}, or a series of it",
-        )
-
-
 def _check_lab(ctx: Context, source: LabCapture, asked: CreateDataset) -> str:
     """The blueprint of a lab that becomes a dataset; raises NotFound and InvalidSpec."""
     record = record_of(ctx, source.lab)
@@ -293,8 +274,7 @@ def _check_lab(ctx: Context, source: LabCapture, asked: CreateDataset) -> str:
             hint="leave out the engine",
         )
     if not family_of(record.engine).loads_datasets:
-        loading = " or ".join(dataset_families())
-        raise InvalidSpec(f"{source}: its engine is {record.engine}, a dataset's is {loading}")
+        raise InvalidSpec(f"{source}: its engine, {record.engine}, loads no datasets")
     if asked.files or asked.mask or asked.sql or asked.settings or asked.my_cnf:
         raise InvalidSpec(
             f"{source}: a lab becomes a dataset as it is: neither masked nor with further SQL or"
@@ -361,6 +341,7 @@ def _loaded(
     """Data that a server loads into clones of its image's disks."""
     plan = blueprint(made.blueprint)
     base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
+    check_source(source, base.recipe.engine)
     options = loading_options(made.settings, made.my_cnf)
     check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import Engine, NodePlan, with_options
+from lab.blueprints.dialects import dialect_of
 from lab.config.profile import Profile
 from lab.datasets import queries
 from lab.errors import CommandFailed, InvalidSpec, NotReady
@@ -28,7 +29,7 @@ from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner, VolumeName
-from lab.options import NONE, Options
+from lab.options import NONE, OptionFile, Options
 from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
@@ -109,7 +110,7 @@ class Server:
         The server stops. ``unpacked`` is called with the bytes that were read. Raises Refused,
         NotReady.
         """
-        self.run(_LOAD, "unpack", f"lab-{disk}", str(size), self._engine.service)
+        self.run(_LOAD, "unpack", f"lab-{disk}", str(size), self.engine.service)
         self._until_ended(lambda done: unpacked(min(done, size)), size)
         unpacked(size)
 
@@ -119,7 +120,7 @@ class Server:
         ``options``: lines of the option file of a server that has it.
         """
         apply = "no" if prepared else "yes"
-        self.run(_LOAD, "prepare", self._engine.config_path, apply, *options)
+        self.run(_LOAD, "prepare", self.engine.config_path, apply, *options)
         self._until_ended(lambda _: None)
 
     def adopt(self, *, upgrade: bool) -> None:
@@ -127,7 +128,7 @@ class Server:
 
         ``upgrade``: its system tables too.
         """
-        self.run(_LOAD, "adopt", self._engine.service, "yes" if upgrade else "no")
+        self.run(_LOAD, "adopt", self.engine.service, "yes" if upgrade else "no")
         self._until_ended(lambda _: None)
 
     def execute(
@@ -239,7 +240,8 @@ class Server:
         self._forget([volume for volume in volumes if volume not in keep])
 
     @property
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """The server's, as its image has it."""
         return self.images[self.node.image].engine
 
     def _forget(self, volumes: Sequence[VolumeName]) -> None:
@@ -320,6 +322,8 @@ def boot(
     NotReady, InvalidSpec for ``options`` that the server refuses, and as storage and hypervisor
     do. What was made stays if it fails.
     """
+    if more_options := dialect_of(image.engine).loading:
+        options = replace(options, my_cnf=(OptionFile(more_options), *options.my_cnf))
     plan, images = with_options("single", options, 1), Images(image)
     # A load that fails is repeated from its start, so nothing must survive a crash before its end.
     fast = replace(profile, engine=replace(profile.engine, flush_log=0, doublewrite=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from lab.blueprints.dialects import dialect_of
 from lab.datasets.columns import QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
@@ -35,7 +36,7 @@ def mask(server: Server, rules: Rules, secret: bytes) -> tuple[Column, ...]:
     """
     columns = columns_of(server)
     _check(columns, rules)
-    masking = plan(columns, rules)
+    masking = plan(columns, rules, binds=dialect_of(server.engine).binds)
     databases = sorted({column.database for column in columns})
     if databases:
         try:

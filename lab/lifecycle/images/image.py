@@ -25,7 +25,7 @@ from lab.errors import (
 from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.imagebuild import isolate, manifest
 from lab.imagebuild.key import image_key
-from lab.imagebuild.recipe import GUEST, HERE, Recipe, load
+from lab.imagebuild.recipe import HERE, Recipe, load, shared
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import release
@@ -84,7 +84,7 @@ def _content_key(recipe: Recipe, volumes: Mapping[str, int]) -> str:
     """
     files = [
         (Path(top) / name).stat()
-        for directory in (recipe.directory, GUEST, HERE)
+        for directory in (*shared(recipe), recipe.directory, HERE)
         for top, _, names in os.walk(directory)
         if not top.endswith("__pycache__")
         for name in names

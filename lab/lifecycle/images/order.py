@@ -171,15 +171,28 @@ def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
     *preferred, last = order.choices
     engines = order.blueprint.engines
     for choice in preferred:
-        failure = failures.failure_of(ctx, choice.recipe)
-        if failure is not None and failure.failed == failures.UNBUILT and is_there(ctx, choice):
-            failure = None  # it was imported since, or built for another profile
+        failure = _failure_of(ctx, choice)
         if failure is None and _can_be_had(ctx, choice):
             return choice, passed and f"{passed}: using {engines[choice.name]}{remedy}"
         if not passed and failure is not None:
             passed, remedy = str(failure), f"; {failure.remedy}"
         passed = passed or OUT_OF_REACH
     return last, passed and f"{passed}: using {engines[last.name]}{remedy}"
+
+
+def unusable(ctx: Context, choice: ImageSpec) -> str:
+    """Why an engine cannot be used now, as ``choose`` decides; empty if it can."""
+    failure = _failure_of(ctx, choice)
+    if failure is not None:
+        return f"{failure}; {failure.remedy}"
+    return "" if _can_be_had(ctx, choice) else OUT_OF_REACH
+
+
+def _failure_of(ctx: Context, choice: ImageSpec) -> failures.Failure | None:
+    failure = failures.failure_of(ctx, choice.recipe)
+    if failure is not None and failure.failed == failures.UNBUILT and is_there(ctx, choice):
+        return None  # it was imported since, or built for another profile
+    return failure
 
 
 def _can_be_had(ctx: Context, choice: ImageSpec) -> bool:

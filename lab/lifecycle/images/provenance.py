@@ -58,7 +58,7 @@ class Provenance:
     warm: str = ""
     """Queries whose data labs have in memory; empty: small tables."""
     engine: str = ""
-    """The required one, such as mariadb:10.11; empty: the default series of MariaDB."""
+    """As requests name it, such as mariadb:10.11; empty: the default one of the blueprint."""
     settings: tuple[str, ...] = ()
     """Options of the servers that load and mask, NAME=VALUE."""
     my_cnf: str = ""

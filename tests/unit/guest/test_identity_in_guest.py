@@ -39,12 +39,14 @@ T = TypeVar("T")
 pytestmark = pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed")
 
 
-def program(name: str, directory: Path, socket: Path, *changes: tuple[str, str]) -> Path:
+def program(
+    name: str, directory: Path, socket: Path, *changes: tuple[str, str], source: Path = PROGRAMS
+) -> Path:
     """A guest's program that finds its things in ``directory``, and the server at ``socket``.
 
     ``changes``: other texts of the program, and what to have in their place.
     """
-    text = (PROGRAMS / name).read_text()
+    text = (source / name).read_text()
     for there, here in (
         ("/usr/lib/lab/", f"{directory}/"),
         ("/run/mysqld/mysqld.sock", str(socket)),

@@ -34,6 +34,7 @@ class Inputs:
             self.recipe,
             volumes=volumes,
             guest=self.directory / "guest",
+            dialects=self.directory / "dialects",
             source=self.directory,
             machine=machine,
         )
@@ -41,7 +42,7 @@ class Inputs:
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> Inputs:
-    for name in ("mariadb", "guest"):
+    for name in ("mariadb", "guest", "dialects"):
         shutil.copytree(RECIPES / name, tmp_path / name)
     for source in [*HERE.glob("*.py"), *HERE.glob("*.sh")]:
         shutil.copy(source, tmp_path)
@@ -70,6 +71,7 @@ def test_equal_inputs_equal_key(inputs: Inputs) -> None:
         append("mariadb/recipe.toml"),
         append("guest/usr/lib/lab/boot"),
         append("guest/guest.toml"),
+        append("dialects/mariadb/usr/lib/lab/dialect"),
         append("build.py"),
         append("chroot.sh"),
         lambda top: (top / "guest/usr/lib/lab/boot").chmod(0o644),
@@ -155,7 +157,14 @@ def test_a_further_series_changes_no_key(tmp_path: Path, name: str) -> None:
     guest.mkdir()
     source.mkdir()
     (guest / "guest.toml").write_text('packages = ["systemd"]\ncmdline = "x"\n')
-    key = image_key(load(name), volumes=SINGLE, guest=guest, source=source, machine="x86_64")
+    key = image_key(
+        load(name),
+        volumes=SINGLE,
+        guest=guest,
+        dialects=tmp_path,
+        source=source,
+        machine="x86_64",
+    )
     assert key == PINNED[name]
 
 

@@ -12,7 +12,7 @@ from lab.config import enginefile
 from lab.errors import InvalidSpec, NotFound, RecipeFailed
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets import dataset
+from lab.lifecycle.datasets.engine import check_engine
 from lab.lifecycle.host.engines import engines
 from lab.lifecycle.images import failures, image
 from lab.lifecycle.labs.preview import preview
@@ -142,10 +142,19 @@ def test_what_is_no_engine(ctx: Context) -> None:
     assert ctx.store.labs.all() == []
 
 
-def test_datasets_name_a_series_of_mariadb() -> None:
+def test_datasets_name_an_engine_that_loads_them() -> None:
     """Protects from a load that fails when the image is built."""
-    dataset.check_engine("galera", "mariadb:10.11")
-    with pytest.raises(InvalidSpec, match="loads no datasets"):
-        dataset.check_engine("single", "mysql")
+    assert check_engine("", "mariadb:10.11").blueprint == "galera"
+    assert check_engine("", "mysql").blueprint == "replication"
+    assert check_engine("", "percona-server-8.0").blueprint == "replication"
+    assert check_engine("", "percona").blueprint == "pxc"
+    assert check_engine("group", "mysql").blueprint == "group"
+    with pytest.raises(InvalidSpec, match="galera cannot run on the engine 'mysql'"):
+        check_engine("galera", "mysql")
     with pytest.raises(InvalidSpec, match="no series"):
-        dataset.check_engine("galera", "mariadb:1")
+        check_engine("galera", "mariadb:1")
+    with pytest.raises(InvalidSpec, match="no series"):
+        check_engine("", "mysql:1")
+    with pytest.raises(InvalidSpec, match="there is no engine 'mysq'") as error:
+        check_engine("", "mysq")
+    assert "mysql" in error.value.hint

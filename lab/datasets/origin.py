@@ -1,0 +1,85 @@
+"""Which server a source is of, by its first bytes: known before anything is read or loaded.
+
+What cannot be read is of no known server: an error is that of the reader, which says more.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Literal
+
+from lab.config.enginefile import DialectName
+from lab.datasets.kinds import sql
+from lab.datasets.source import (
+    BackupDirectory,
+    BackupStream,
+    DumpDirectory,
+    DumpFile,
+    Server,
+    Source,
+    StandardInput,
+)
+from lab.datasets.survey import HEAD, header
+from lab.errors import LabError
+
+_SECONDS = 5.0
+_GREETING = 256
+"""Bytes of a server's first packet in which its version is."""
+_MARIADB: DialectName = "mariadb"
+Origin = DialectName | Literal[""]
+
+
+def origin_of(source: Source) -> Origin:
+    """Whose SQL or files a source has; empty: unknown."""
+    if isinstance(source, BackupDirectory | BackupStream):
+        return _MARIADB
+    if isinstance(source, DumpFile):
+        return _of_file(source.path)
+    if isinstance(source, DumpDirectory):
+        with suppress(OSError):
+            files = sorted(source.path.rglob("*.sql*"))[:1]
+            return next(map(_of_file, files), "")
+    if isinstance(source, StandardInput):
+        # What is looked at here is read again.
+        peek = getattr(sys.stdin.buffer, "peek", lambda _: b"")
+        return _of_bytes(peek(HEAD))
+    if isinstance(source, Server):
+        return _of_server(source)
+    return ""
+
+
+def _of_file(path: Path) -> Origin:
+    try:
+        if not path.is_file():  # a pipe is read once
+            return ""
+        with path.open("rb") as file:
+            return _of_bytes(file.read(HEAD))
+    except OSError:
+        return ""
+
+
+def _of_bytes(head: bytes) -> Origin:
+    def first() -> Iterator[bytes]:
+        yield head
+
+    with suppress(LabError):
+        return header(next(sql(first(), "the dump"), b"")).dialect
+    return ""
+
+
+def _of_server(source: Server) -> Origin:
+    """By the version in a server's greeting, which it sends before anybody logs in."""
+    try:
+        with closing(socket.create_connection((source.host, source.port), _SECONDS)) as connection:
+            greeting = connection.recv(_GREETING)
+    except OSError:
+        return ""
+    # Length and number of the packet, the version of the protocol, then the server's, and a zero.
+    version, end, _ = greeting[5:].partition(b"\0")
+    if greeting[4:5] != b"\x0a" or not end:
+        return ""
+    return _MARIADB if _MARIADB.encode() in version.lower() else "mysql"

@@ -1,0 +1,154 @@
+"""The engine of a dataset: that of the request, else one of the family that its source is of."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lab.datasets import source as sources
+from lab.datasets.origin import origin_of
+from lab.errors import CommandFailed, InvalidSpec
+from lab.imagebuild.recipe import load
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets import dataset
+from lab.lifecycle.images import failures
+from lab.lifecycle.images.provenance import read_provenance
+from lab.lifecycle.labs.up import up
+from lab.requests.datasets import CreateDataset
+from tests.support.lifecycle_world import World, named
+
+OF_MYSQL = b"""\
+-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)
+--
+-- Host: localhost    Database: shop
+-- ------------------------------------------------------
+-- Server version\t8.0.36
+CREATE TABLE t (id INT PRIMARY KEY);
+INSERT INTO t VALUES (1), (2);
+-- Dump completed on 2026-11-20 12:00:00
+"""
+OF_MARIADB = b"""\
+/*M!999999\\- enable the sandbox mode */
+-- MariaDB dump 10.19-11.8.2-MariaDB, for debian-linux-gnu (x86_64)
+CREATE TABLE t (id INT PRIMARY KEY);
+-- Dump completed on 2026-11-20 12:00:00
+"""
+
+
+@pytest.fixture
+def ctx(world: World) -> Iterator[Context]:
+    with world.open() as context:
+        yield context
+
+
+def made(ctx: Context, path: Path, content: bytes, **values: Any) -> tuple[str, str]:
+    """The engine of a dataset of a dump, and the blueprint that it is for."""
+    path.write_bytes(content)
+    view = dataset.create(ctx, CreateDataset(name="shop", source=str(path), **values))
+    return view.engine.split(" ")[0], view.blueprint
+
+
+def test_of_the_family_of_its_dump(ctx: Context, world: World, tmp_path: Path) -> None:
+    """Protects users of MySQL from another server than theirs."""
+    path = tmp_path / "shop.sql"
+    assert made(ctx, path, OF_MYSQL) == ("mysql", "replication")
+    assert up(ctx, named("a", "single", nodes=1, dataset="shop")).engine == "mysql"
+    assert up(ctx, named("b", "group", nodes=3, dataset="shop")).engine == "mysql"
+    record = ctx.store.images.get(dataset.dataset(ctx, "shop").image)
+    assert read_provenance(ctx, record).engine == "mysql"
+    assert dataset.refresh(ctx, "shop").engine.startswith("mysql")
+    assert not [note for note in world.notes if " is of " in note or "server is" in note]
+
+
+@pytest.mark.parametrize(
+    ("content", "values", "engine", "plan"),
+    [
+        (OF_MARIADB, {}, "mariadb", "galera"),
+        (b"CREATE TABLE t (id INT PRIMARY KEY)", {}, "mariadb", "galera"),
+        (b"CREATE TABLE t (id INT PRIMARY KEY)", {"blueprint": "group"}, "mysql", "group"),
+        (OF_MARIADB, {"engine": "mysql"}, "mysql", "replication"),
+        (OF_MYSQL, {"engine": "mariadb:10.11"}, "mariadb", "galera"),
+        (OF_MYSQL, {"blueprint": "single"}, "mysql", "single"),
+        (OF_MYSQL, {"engine": "percona-server"}, "percona-server", "replication"),
+    ],
+)
+def test_of_the_request(
+    ctx: Context, tmp_path: Path, content: bytes, values: dict[str, str], engine: str, plan: str
+) -> None:
+    assert made(ctx, tmp_path / "shop.sql", content, **values) == (engine, plan)
+
+
+def test_it_is_said_when_it_is_another(ctx: Context, world: World, tmp_path: Path) -> None:
+    """Protects from tests on a server that nobody asked for: its blueprint has none of MySQL."""
+    path = tmp_path / "shop.sql"
+    assert made(ctx, path, OF_MYSQL, blueprint="galera") == ("mariadb", "galera")
+    said = f"{path} is of MySQL; using MariaDB: labs of galera do not run on MySQL"
+    assert said in world.notes
+
+
+def test_an_image_that_cannot_be_had(ctx: Context, world: World, tmp_path: Path) -> None:
+    for recipe in ("mysql", "percona-xtradb-cluster", "percona-server"):
+        failed = failures.recorded(
+            ctx, load(recipe), failures.UNBUILT, tmp_path / "log", CommandFailed
+        )
+        with pytest.raises(CommandFailed), failed:
+            raise CommandFailed(["mmdebstrap"], 1, stderr="E: no such package")
+    found = made(ctx, tmp_path / "shop.sql", OF_MYSQL)
+    assert found == ("mariadb", "galera"), world.notes
+    assert any("using MariaDB: " in note and "mysql" in note for note in world.notes)
+
+
+def test_a_physical_backup_is_not_of_mysql(ctx: Context, tmp_path: Path) -> None:
+    """Protects from an hour of copying before the server cannot start."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/backup-my.cnf").write_text("[mysqld]\n")
+    asked = CreateDataset(name="shop", source=str(tmp_path / "full"), engine="mysql")
+    with pytest.raises(InvalidSpec, match="physical backup, which MySQL cannot prepare here"):
+        dataset.create(ctx, asked)
+    assert dataset.datasets(ctx) == []
+
+
+@contextmanager
+def greeting(version: bytes) -> Iterator[int]:
+    """The port of a server that greets with a version."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            with listening.accept()[0] as client:
+                client.sendall(b"\x4a\0\0\0\x0a" + version + b"\0" + bytes(60))
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join()
+
+
+def test_what_says_the_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed, in UTF-16, in a directory, from standard input, and of a server that greets."""
+    packed, wide = tmp_path / "a.sql.gz", tmp_path / "b.sql"
+    packed.write_bytes(gzip.compress(OF_MYSQL * 2000))
+    wide.write_bytes(OF_MYSQL.decode().encode("utf-16"))
+    (tmp_path / "dump/shop").mkdir(parents=True)
+    (tmp_path / "dump/shop/t.sql").write_bytes(OF_MARIADB)
+    (tmp_path / "dump/shop/t.txt").write_bytes(b"")
+    for path, family in ((packed, "mysql"), (wide, "mysql"), (tmp_path / "dump", "mariadb")):
+        assert origin_of(sources.parse(str(path))) == family
+    content = io.BufferedReader(io.BytesIO(OF_MYSQL))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=content))
+    assert origin_of(sources.parse("-")) == "mysql"
+    assert content.read() == OF_MYSQL
+    versions = {b"8.0.36": "mysql", b"5.5.5-10.11.6-MariaDB": "mariadb"}
+    for version, family in versions.items():
+        with greeting(version) as port:
+            assert origin_of(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == family
+    assert origin_of(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == ""
+    assert origin_of(sources.parse("generate:sysbench")) == ""
