@@ -40,15 +40,22 @@ def origin_of(source: Source) -> Origin:
     if isinstance(source, DumpFile):
         return _of_file(source.path)
     if isinstance(source, DumpDirectory):
-        with suppress(OSError):
-            files = sorted(source.path.rglob("*.sql*"))[:1]
-            return next(map(_of_file, files), "")
+        return _of_directory(source)
     if isinstance(source, StandardInput):
         # What is looked at here is read again.
         peek = getattr(sys.stdin.buffer, "peek", lambda _: b"")
         return _of_bytes(peek(HEAD))
     if isinstance(source, Server):
         return _of_server(source)
+    return ""
+
+
+def _of_directory(source: DumpDirectory) -> Origin:
+    if source.layout == "mysqlsh":
+        return "mysql"
+    with suppress(OSError):
+        files = sorted(source.path.rglob("*.sql*"))[:1]
+        return next(map(_of_file, files), "")
     return ""
 
 

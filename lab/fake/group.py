@@ -19,6 +19,7 @@ from lab.fake.inside import (
     ACCOUNT,
     Inside,
     Result,
+    asks_system,
     execute,
     fits,
     multi_primary,
@@ -72,6 +73,8 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
         return Result()
     if statement.startswith(_QUESTION):
         return _answer(record, everyone, statement)
+    if asks_system(statement):
+        return Result(("",))  # there is nothing
     before = list(inside.statements)
     result = execute(inside, statement)
     if inside.statements != before:
