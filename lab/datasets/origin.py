@@ -17,6 +17,8 @@ from lab.datasets.kinds import sql
 from lab.datasets.source import (
     BackupDirectory,
     BackupStream,
+    DataArchive,
+    DataDirectory,
     DumpDirectory,
     DumpFile,
     Server,
@@ -35,7 +37,7 @@ Origin = DialectName | Literal[""]
 
 def origin_of(source: Source) -> Origin:
     """Whose SQL or files a source has; empty: unknown."""
-    if isinstance(source, BackupDirectory | BackupStream):
+    if isinstance(source, BackupDirectory | BackupStream | DataDirectory | DataArchive):
         return _MARIADB
     if isinstance(source, DumpFile):
         return _of_file(source.path)

@@ -8,10 +8,11 @@ from lab.blueprints import Blueprint, blueprint
 from lab.blueprints.dialects import DIALECTS
 from lab.config.enginefile import Family, engines, families, family_of
 from lab.datasets.origin import origin_of
-from lab.datasets.source import BackupDirectory, BackupStream, Source
+from lab.datasets.source import Source
 from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets.physical import Physical
 from lab.lifecycle.images.image import spec_of
 from lab.lifecycle.images.order import required, unusable
 from lab.suggest import did_you_mean
@@ -61,10 +62,10 @@ def check_engine(named: str, engine: str) -> Chosen:
 def check_source(source: Source, engine: str) -> None:
     """Raise InvalidSpec for a physical backup that a server of the ``engine`` cannot have."""
     family = family_of(engine)
-    if isinstance(source, BackupDirectory | BackupStream) and not DIALECTS[family.dialect].prepares:
+    if isinstance(source, Physical) and not DIALECTS[family.dialect].prepares:
         raise InvalidSpec(
-            f"{source} is a physical backup, which {family.title} cannot prepare here",
-            hint="create the dataset from a dump, or with --engine mariadb if the backup is of it",
+            f"{source} has the files of a server, which {family.title} cannot have here",
+            hint="create the dataset from a dump, or with --engine mariadb if they are of that",
         )
 
 

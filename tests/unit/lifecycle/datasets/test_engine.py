@@ -112,7 +112,7 @@ def test_a_physical_backup_is_not_of_mysql(ctx: Context, tmp_path: Path) -> None
     (tmp_path / "full").mkdir()
     (tmp_path / "full/backup-my.cnf").write_text("[mysqld]\n")
     asked = CreateDataset(name="shop", source=str(tmp_path / "full"), engine="mysql")
-    with pytest.raises(InvalidSpec, match="physical backup, which MySQL cannot prepare here"):
+    with pytest.raises(InvalidSpec, match="the files of a server, which MySQL cannot have here"):
         dataset.create(ctx, asked)
     assert dataset.datasets(ctx) == []
 
