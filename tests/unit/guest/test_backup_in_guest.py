@@ -21,7 +21,7 @@ from lab.run import run
 from lab.wait import Deadline, attempts
 from tests.support.backups import Programs, programs
 from tests.support.mariadb_server import NoServer, client, daemon, server, stopped
-from tests.unit.guest.test_identity_in_guest import program
+from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a guest's programs run as root"),
@@ -180,6 +180,7 @@ def guest(sources: Sources) -> Iterator[Guest]:
         )
         for name in ("load", "backup", "sql", "mysql.pl"):
             program(name, top, top / "sock", *here).chmod(0o755)
+        program("dialect", top, top / "sock", *here, source=DIALECTS["mariadb"])
         env = _programs(top / "bin", top, sources.programs)
         yield Guest(top, env)
         run([top / "bin/systemctl", "stop", "x"], timeout=SECONDS, env=env)

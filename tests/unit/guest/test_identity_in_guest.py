@@ -32,6 +32,8 @@ from lab.wait import Deadline, attempts, until
 from tests import ROOT
 
 PROGRAMS = ROOT / "images/guest/usr/lib/lab"
+DIALECTS = {name: ROOT / "images/dialects" / name / "usr/lib/lab" for name in ("mariadb", "mysql")}
+"""By dialect, the directory of its own programs."""
 ME = f"{os.getuid()}:{os.getgid()}"
 SECONDS = 10.0
 T = TypeVar("T")

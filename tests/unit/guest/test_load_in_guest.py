@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lab.run import run
+from tests.support import mysql_server
 from tests.support.mariadb_server import NoServer, Server, server
-from tests.unit.guest.test_identity_in_guest import program
+from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def load(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     path = program("load", tmp_path, tmp_path / "sock", ("/run/lab-load", f"{tmp_path}/run"))
     path.chmod(0o755)
+    program("dialect", tmp_path, tmp_path / "sock", source=DIALECTS["mariadb"])
     return path
 
 
@@ -77,7 +79,7 @@ def replica() -> Iterator[Server]:
         pytest.skip(str(why))
 
 
-def in_guest(directory: Path, socket: Path, *words: str) -> None:
+def in_guest(directory: Path, socket: Path, *words: str, dialect: str = "mariadb") -> None:
     """Run ``load`` as in a guest whose files are in ``directory``."""
     # Beyond those it would change this machine's.
     changes = [(place, f"{directory}/root-fs{place}") for place in PLACES]
@@ -85,6 +87,7 @@ def in_guest(directory: Path, socket: Path, *words: str) -> None:
     path.chmod(0o755)
     for name in ("sql", "mysql.pl"):
         program(name, directory, socket).chmod(0o755)
+    program("dialect", directory, socket, *changes, source=DIALECTS[dialect])
     for place in ("etc/lab", "etc/ssh", "etc/mysql/tls", "proc", "root/.ssh", "var/lib/mysql"):
         (directory / "root-fs" / place).mkdir(parents=True, exist_ok=True)
     (directory / "root-fs/proc/mounts").touch()
@@ -125,3 +128,34 @@ def test_what_is_left_at_rest(tmp_path: Path, replica: Server) -> None:
     in_guest(tmp_path, replica.socket, "rest", "mariadb.service", str(config))
     assert not config.exists()
     assert [path.name for path in lab.iterdir()] == ["data-sectors"], "the image's"
+
+
+@as_root
+def test_a_server_of_mysql_forgets_its_lab(tmp_path: Path) -> None:
+    """Protects new labs from links, GTIDs and the password of the lab whose node woke alone."""
+    options = ["--log-bin=binlog", "--relay-log=relay", "--super-read-only"]
+    kept = "SELECT authentication_string FROM mysql.user WHERE user = 'lab'"
+    try:
+        with mysql_server.server(options) as db:
+            db.ask(
+                "SET GLOBAL super_read_only = OFF",
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = 'db.example'",
+                "ALTER USER lab@'%' IDENTIFIED BY 'secret' ACCOUNT UNLOCK",
+                "SET PERSIST max_connections = 77",
+                "SET GLOBAL super_read_only = ON",
+            )
+            password = db.ask(kept)
+            in_guest(tmp_path, db.socket, "forget", dialect="mysql")
+            assert db.ask(kept) != password
+            locked = "SELECT account_locked FROM mysql.user WHERE user = 'lab'"
+            assert db.ask(locked) == [("Y",)]
+            assert db.ask("SHOW REPLICA STATUS") == []
+            assert db.ask("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.super_read_only") == [("", 0)]
+            data = tmp_path / "root-fs/var/lib/mysql"
+            for name in ("auto.cnf", "mysqld-auto.cnf", "binlog.000001", "binlog.index"):
+                shutil.copy(db.directory / "data" / name, data)
+            (data / "ibdata1").touch()
+            in_guest(tmp_path, db.socket, "rest", "mysql.service", "none", dialect="mysql")
+            assert [path.name for path in data.iterdir()] == ["ibdata1"]
+    except NoServer as why:
+        pytest.skip(str(why))

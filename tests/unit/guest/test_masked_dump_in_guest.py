@@ -32,10 +32,9 @@ from lab.lifecycle.datasets.outside import outside
 from lab.progress import Progress
 from lab.run import run
 from lab.wait import Deadline, attempts
-from tests import ROOT
 from tests.support import mysql_server
 from tests.support.mariadb_server import NoServer, Server, client, server
-from tests.unit.guest.test_identity_in_guest import program
+from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="a guest's programs run as root"),
@@ -222,8 +221,7 @@ def guests(dialect: DialectName) -> Iterator[tuple[Guest, Guest]]:
                         (top / "bin" / name).chmod(0o755)
                     for name in ("load", "sql", "tables", "mysql.pl"):
                         program(name, top, db.socket, *here).chmod(0o755)
-                    shared = ROOT / "images/dialects" / dialect / "usr/lib/lab"
-                    program("dialect", top, db.socket, *here, source=shared)
+                    program("dialect", top, db.socket, *here, source=DIALECTS[dialect])
                     env = _programs(dialect, top / "bin")
                     env |= {"PATH": f"{top}/bin:{os.environ['PATH']}"}
                     found.append(Guest(top, db, env, dialect))
