@@ -16,6 +16,9 @@ from lab.errors import InvalidSpec
 LAB_NAME_LIMIT = 24
 """Characters in a lab's name, at most."""
 
+ENGINE_LIMIT = 32
+"""Characters of the name of an added engine, at most; names of its images have it in them."""
+
 DATASET_LIMIT = 100
 """Characters of the dataset that volumes are below, at most; ZFS has 255 for a snapshot's name."""
 
@@ -58,6 +61,7 @@ FORMS: Mapping[str, str] = {
 """The patterns in the limits of requests, and what they mean."""
 
 _LAB = re.compile(r"[a-z](?:[a-z0-9-]*[a-z0-9])?")
+_ENGINE = re.compile(r"[a-z](?:[a-z0-9.-]*[a-z0-9])?")
 _PART = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 _NODE = re.compile(r"n[1-9]")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -215,6 +219,22 @@ def check_host(text: str) -> str:
 def dataset_key(recipe: str, name: str, version: int) -> str:
     """The key of the image that is a version of a dataset; the last part of others has no dot."""
     return f"{recipe}-{name.replace('-', '.')}.{version}"
+
+
+def is_engine_name(name: str) -> bool:
+    """Whether an engine that was added to a home can have the name."""
+    return len(name) <= ENGINE_LIMIT and _ENGINE.fullmatch(name) is not None
+
+
+def check_engine_name(name: str) -> str:
+    """``name`` if it is a valid name of an added engine; raises InvalidSpec."""
+    if not is_engine_name(name):
+        raise InvalidSpec(
+            f"{name!r} is not a valid name for an engine",
+            hint="a lower-case letter, then letters, digits, dots and hyphens, at most"
+            f" {ENGINE_LIMIT} in all, such as mariadb-11.4.5",
+        )
+    return name
 
 
 def check_dataset_name(name: str) -> str:

@@ -9,6 +9,7 @@
       locks/<kind>.<name>.lock   0700
       storage/                   volumes of the file-backed driver
       images/<key>/              kernel, initrd and manifest of an image
+      engines/<name>/            an added build: build.json, and the build as build.tar.gz
       templates/<key>/           the files of its capture: manifest.json, and per node <node>.seed,
                                  <node>.ram and <node>.state
       labs/<name>/               <node>.seed, private/ (0700), and rollback during a rollback
@@ -140,6 +141,11 @@ class Home:
     def labs(self) -> Path:
         """Where the labs' directories are."""
         return self.root / "labs"
+
+    @property
+    def engines(self) -> Path:
+        """Where the builds of servers are that were added."""
+        return self.root / "engines"
 
     @property
     def builds(self) -> Path:

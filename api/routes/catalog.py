@@ -27,6 +27,7 @@ from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.config.enginefile import image_recipe
 from lab.errors import Conflict, NotFound
+from lab.imagebuild import added
 from lab.imagebuild.in_guest.builder import SIZE as BUILDER
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import template
@@ -165,7 +166,8 @@ async def delete_template(
 
 def submit_image(jobs: Jobs, caller: Caller, asked: BuildImage, key: str | None) -> JobRecord:
     """Submit the job that builds an image; raises NotFound for an unknown recipe."""
-    recipe = load(image_recipe(asked.recipe)).name
+    engines = jobs.core.settings.home.engines
+    recipe = load(image_recipe(asked.recipe), engines=engines).name
     request = replace(asked, recipe=recipe)
     guests = [BUILDER] if jobs.core.settings.builder is not None else []
     job = new_job(caller.token, request, key=key, guests=guests)
@@ -199,7 +201,8 @@ def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str |
     request = replace(asked, nodes=asked.spec.nodes)
     core = jobs.core
     check_data(core.store, caller.project, request)
-    guests = [node.size for node in planned(request.spec)]
+    there = added.families(core.settings.home.engines)
+    guests = [node.size for node in planned(request.spec, there)]
     core.settings.profile_of(request.spec.profile)
     job = new_job(caller.token, request, key=key, guests=guests)
 

@@ -248,7 +248,7 @@ def _request(
         sent, text = _sent(core, caller, text.removeprefix(UPLOAD), before)
     source = sources.parse(text)
     require_server(asked.selection, source)
-    _check_engine(asked)
+    _check_engine(core, asked)
     if isinstance(source, LabCapture):
         record = caller.lab(core, source.lab)
         if asked.mask or asked.sql:
@@ -264,10 +264,10 @@ def _request(
     return request, source, project
 
 
-def _check_engine(asked: CreateDataset) -> None:
+def _check_engine(core: Core, asked: CreateDataset) -> None:
     """Raise InvalidSpec unless labs of the blueprint can have the engine of the dataset."""
     if asked.engine:
-        check_engine(asked.blueprint, asked.engine)
+        check_engine(core.settings.home, asked.blueprint, asked.engine)
     elif asked.blueprint:
         default_engine(blueprint(asked.blueprint))
 

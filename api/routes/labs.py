@@ -28,6 +28,7 @@ from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
+from lab.imagebuild import added
 from lab.lifecycle.labs.lease import refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
@@ -181,7 +182,7 @@ def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     given = replace(asked, ttl=ttl, owner=caller.token.name)
     request = replace(given, nodes=given.spec.nodes)
     check_data(core.store, caller.project, request)
-    planned(request.spec)
+    planned(request.spec, added.families(core.settings.home.engines))
     core.settings.profile_of(request.spec.profile)
     return request
 

@@ -16,6 +16,7 @@ from lab.api.routes.catalog import Which
 from lab.api.web import forms, pages
 from lab.api.web.request import AdminAccess, Fields, PageRoute, ReadAccess
 from lab.errors import LabError
+from lab.imagebuild import added
 from lab.imagebuild.recipe import recipes
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -83,7 +84,7 @@ def _images(
         "images.html",
         at="/images",
         images=catalog.images(core, caller),
-        recipes=recipes(),
+        recipes=[*recipes(), *added.families(core.settings.home.engines)],
         key=forms.new_key(),
         typed=typed or {},
         **pages.outcome(error),

@@ -24,6 +24,7 @@ from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.blueprints import BLUEPRINTS, has_server
 from lab.config.enginefile import engines, family_of
 from lab.errors import InvalidSpec, LabError
+from lab.imagebuild import added
 from lab.state.jobs import OPEN
 from lab.state.records import LabRecord
 from lab.units import format_duration
@@ -179,7 +180,7 @@ def _list(
         jobs=core.store.jobs.latest(caller.project, limit=_JOBS),
         host=host.host(core, caller),
         blueprints=list(BLUEPRINTS),
-        engines=list(engines()),
+        engines=list(engines(added.families(core.settings.home.engines))),
         options=forms.OPTIONS,
         changed=forms.changed_options(typed or {}),
         datasets=usable(core.store, caller.project),

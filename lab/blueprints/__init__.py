@@ -289,6 +289,10 @@ class Blueprint(Protocol):
         """
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """What it needs of a server that not each build has (``features`` in build.toml)."""
+
+    @property
     def transient(self) -> str:
         """A regular expression for errors of a server that a retry may solve."""
 
@@ -530,13 +534,18 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
         return tuple(NodePlan(name, "", spec.size) for name in names)
 
 
-def planned(spec: LabSpec) -> tuple[NodePlan, ...]:
-    """The nodes of a lab; raises InvalidSpec if there can be no such lab."""
-    return planned_by(blueprint_of(spec), spec)
+def planned(spec: LabSpec, added: Mapping[str, str] = enginefile.NONE) -> tuple[NodePlan, ...]:
+    """The nodes of a lab; raises InvalidSpec if there can be no such lab; see ``planned_by``."""
+    return planned_by(blueprint_of(spec), spec, added)
 
 
-def planned_by(plan: Blueprint, spec: LabSpec) -> tuple[NodePlan, ...]:
-    """The nodes of a lab whose blueprint is ``plan``; raises InvalidSpec as ``planned`` does."""
+def planned_by(
+    plan: Blueprint, spec: LabSpec, added: Mapping[str, str] = enginefile.NONE
+) -> tuple[NodePlan, ...]:
+    """The nodes of a lab whose blueprint is ``plan``; raises InvalidSpec as ``planned`` does.
+
+    ``added``: the families of engines that were added to the home, by name.
+    """
     found = plan.plan(spec)
     roles = dict.fromkeys(node.role for node in found if node.has_server)
     for file in spec.options.my_cnf:
@@ -545,11 +554,11 @@ def planned_by(plan: Blueprint, spec: LabSpec) -> tuple[NodePlan, ...]:
                 f"no node has the role {file.role}, for which an option file was given",
                 hint=f"roles are: {', '.join(roles)}",
             )
-    return _with_engines(plan, spec, found) if spec.options.node else found
+    return _with_engines(plan, spec, found, added) if spec.options.node else found
 
 
 def _with_engines(
-    plan: Blueprint, spec: LabSpec, nodes: tuple[NodePlan, ...]
+    plan: Blueprint, spec: LabSpec, nodes: tuple[NodePlan, ...], added: Mapping[str, str]
 ) -> tuple[NodePlan, ...]:
     """``nodes``, of which some have an engine of their own; raises InvalidSpec."""
     given, servers = spec.options.engines, [node.name for node in nodes if node.has_server]
@@ -560,12 +569,13 @@ def _with_engines(
                 hint=f"nodes with servers: {', '.join(servers)}",
             )
     recipes = {
-        name: enginefile.recipe(engine, plan.engines, plan.name) for name, engine in given.items()
+        name: enginefile.recipe(engine, plan.engines, plan.name, added)
+        for name, engine in given.items()
     }
-    kinds = {enginefile.kind_of(recipe): given[name] for name, recipe in recipes.items()}
+    kinds = {enginefile.kind_of(recipe, added): given[name] for name, recipe in recipes.items()}
     if spec.engine:
-        of_lab = enginefile.recipe(spec.engine, plan.engines, plan.name)
-        kinds.setdefault(enginefile.kind_of(of_lab), spec.engine)
+        of_lab = enginefile.recipe(spec.engine, plan.engines, plan.name, added)
+        kinds.setdefault(enginefile.kind_of(of_lab, added), spec.engine)
     check_kinds(kinds)
     return tuple(replace(node, recipe=recipes.get(node.name, node.recipe)) for node in nodes)
 

@@ -62,6 +62,7 @@ class Galera(server.Defaults):
     """``pxc`` prefers Percona's, ``galera`` is MariaDB's."""
     version: int = 1
     transfers: bool = True
+    needs: tuple[str, ...] = ("galera",)
     transient: str = "WSREP has not yet prepared|Lock wait timeout|Deadlock found"
     """The errors 1047, 1205 and 1213."""
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS", "FLUSH LOCAL ENGINE LOGS")

@@ -154,6 +154,7 @@ class Group(server.Defaults):
     transient: str = "Lock wait timeout|Deadlock found|super-read-only"
     flush: tuple[str, ...] = ("FLUSH LOCAL BINARY LOGS", "FLUSH LOCAL ENGINE LOGS")
     elects: bool = True
+    needs: tuple[str, ...] = ("group-replication",)
     writers: tuple[str, ...] = ("primary",)
     look_every: float = 2.0  # no group starts by itself
     takes: frozenset[str] = server.COMMON | {"node", "multi_primary", "proxy"}

@@ -91,6 +91,7 @@ class Defaults:
     writers: tuple[str, ...] = ()
     any_source: bool = False
     transfers: bool = False
+    needs: tuple[str, ...] = ()
     look_every: float = 10.0
     options: Options = NONE
     takes: frozenset[str] = COMMON

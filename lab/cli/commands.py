@@ -148,10 +148,12 @@ class SnapshotVerbs(Verbs):
 
 
 class EngineVerbs(Verbs):
-    """List the engines that labs can run on."""
+    """Add, list and remove the engines that labs can run on."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "add": "lab.cli.verbs.engine:add",
         "ls": "lab.cli.verbs.engine:ls",
+        "rm": "lab.cli.verbs.engine:rm",
     }
 
 

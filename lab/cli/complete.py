@@ -106,18 +106,24 @@ def templates(ctx: typer.Context, incomplete: str) -> list[str]:
     return [key for key in _recorded(ctx).templates if key.startswith(incomplete)]
 
 
-def recipes(incomplete: str) -> list[str]:
-    """The recipes of images."""
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The recipes of images, with the added engines."""
     from lab.imagebuild.recipe import recipes as known
 
-    return [name for name in known() if name.startswith(incomplete)]
+    return [name for name in (*known(), *_recorded(ctx).engines) if name.startswith(incomplete)]
 
 
-def engines(incomplete: str) -> list[str]:
+def engines(ctx: typer.Context, incomplete: str) -> list[str]:
     """The engines that can be required, and their series."""
     from lab.config.enginefile import engines as known
 
-    return [name for name in known() if name.startswith(incomplete)]
+    names = known(_recorded(ctx).engines)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def added_engines(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The engines that were added."""
+    return [name for name in _recorded(ctx).engines if name.startswith(incomplete)]
 
 
 def blueprints(incomplete: str) -> list[str]:

@@ -7,7 +7,7 @@ Cluster. A blueprint names the families that it runs on; each series of a family
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -43,6 +43,8 @@ def _by_date(value: object) -> tuple[tuple[str, str], ...]:
 DialectName = Literal["mariadb", "mysql"]
 """Whose SQL a server understands; the family of that name is the one that others follow."""
 _LIKE: DialectName = "mysql"
+NONE: Mapping[str, str] = {}
+"""No engines that were added to a home. ``added`` of a function: their families, by name."""
 Authentication = Literal["mysql_native_password", "caching_sha2_password"]
 
 
@@ -72,6 +74,11 @@ class Family:
     """Whether datasets can be made on it."""
     run: Annotated[tuple[tuple[str, str], ...], Key("a table of dates by series", _by_date)] = ()
     """The series that the project's own tests ran labs on, and the last day, as 2026-11-27."""
+    says: str = ""
+    """What the server's ``--version`` has in it, by which a build is of this family; empty: a
+    build of the dialect that says nothing else."""
+    builds: Annotated[str, _WORD] = ""
+    """The directory beside the file with what all added builds have; empty: none can be added."""
     recorded: Annotated[str, _WORD] = ""
     """The engine in its recipes and in records; empty: the family's name."""
     runs: Annotated[str, _WORD] = ""
@@ -132,15 +139,15 @@ def clients() -> dict[str, str]:
     return {family.client: family.tls_option for family in families()}
 
 
-def engines() -> tuple[str, ...]:
-    """What requests may say: each engine, and each with each of its series."""
+def engines(added: Mapping[str, str] = NONE) -> tuple[str, ...]:
+    """What requests may say: each engine, each with each of its series, and the added ones."""
     found: dict[str, None] = {}
     for family in families():
         found |= dict.fromkeys((family.engine, *_names(family)))
-    return tuple(found)
+    return tuple(found | dict.fromkeys(added))
 
 
-def recipes_of(wanted: Iterable[str]) -> tuple[str, ...]:
+def recipes_of(wanted: Iterable[str], added: Mapping[str, str] = NONE) -> tuple[str, ...]:
     """All recipes that a blueprint which names these families runs on, those families' own first.
 
     A family that is not in the file, such as one of tests, is its only recipe.
@@ -150,20 +157,23 @@ def recipes_of(wanted: Iterable[str]) -> tuple[str, ...]:
     found |= {
         recipe: None for family in families() if family.suits(names) for _, recipe in family.series
     }
+    found |= {name: None for name, its in added.items() if family_of(its).suits(names)}
     return tuple(found)
 
 
-def known(wanted: Collection[str]) -> list[str]:
+def known(wanted: Collection[str], added: Mapping[str, str] = NONE) -> list[str]:
     """What ``engine`` takes for a blueprint that names these families."""
     found: dict[str, None] = {}
     for family in families():
         if family.suits(wanted):
             found |= dict.fromkeys((family.engine, *_names(family)))
-    return list(found)
+    return [*found, *(name for name, its in added.items() if family_of(its).suits(wanted))]
 
 
-def kind_of(recipe: str) -> str:
+def kind_of(recipe: str, added: Mapping[str, str] = NONE) -> str:
     """The kind of the servers of a recipe: only those of one kind can be in one lab."""
+    if recipe in added:
+        return family_of(added[recipe]).kind
     return next((f.kind for f in families() if recipe in dict(f.series).values()), recipe)
 
 
@@ -176,10 +186,12 @@ def named(recipe: str) -> str:
     return recipe
 
 
-def recipe(text: str, wanted: Collection[str], blueprint: str) -> str:
+def recipe(
+    text: str, wanted: Collection[str], blueprint: str, added: Mapping[str, str] = NONE
+) -> str:
     """The recipe that ``text`` means for a blueprint, which names the families ``wanted``.
 
-    ``text``: ``ENGINE``, ``ENGINE:SERIES`` or a recipe. Raises InvalidSpec.
+    ``text``: ``ENGINE``, ``ENGINE:SERIES``, a recipe or an added engine. Raises InvalidSpec.
     """
     engine, separator, series = text.partition(":")
     suiting = [family for family in families() if family.suits(wanted)]
@@ -188,9 +200,9 @@ def recipe(text: str, wanted: Collection[str], blueprint: str) -> str:
         for one, name in family.series:
             if one == series or not separator:
                 return name
-    if not separator and text in recipes_of(wanted):
+    if not separator and text in recipes_of(wanted, added):
         return text
-    valid = known(wanted)
+    valid = known(wanted, added)
     if of_engine:
         known_names = ", ".join(name for family in of_engine for name in _names(family))
         raise InvalidSpec(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from lab.errors import CommandFailed, HostUnfit, RecipeFailed
 from lab.imagebuild.isolate import isolated
@@ -50,14 +51,16 @@ def command(
     keyrings: Sequence[Path] = (),
     setup: Sequence[str] = (),
     customize: Sequence[str] = (),
+    variant: Literal["minbase", "extract"] = "minbase",
 ) -> list[str]:
     """The argv that fills ``root`` with ``suite``.
 
     ``mirror`` empty: Debian's own, which mmdebstrap knows. ``keyrings``: one file and one
     directory at most, instead of what the host's apt trusts. ``setup``: shell commands that
     are run with the directory as $1 before packages are looked up; ``customize``: at the end.
+    ``variant``: a whole system, or only the files of the packages and of what they depend on.
     """
-    argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
+    argv = ["mmdebstrap", f"--variant={variant}", "--mode=root", "--format=directory"]
     argv.append(f"--include={','.join(packages)}")
     options = {
         "APT::Install-Recommends": "false",

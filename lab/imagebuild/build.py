@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.config.enginefile import series_of
 from lab.config.profile import VOLUMES, Layout
 from lab.errors import CommandFailed, HostUnfit, RecipeFailed
-from lab.imagebuild import bootstrap, disk, isolate, kernel, manifest, repository
+from lab.imagebuild import added, bootstrap, disk, isolate, kernel, manifest, repository
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import (
     GUEST,
@@ -29,6 +29,9 @@ from lab.units import GIB, format_size
 
 SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""
+
+UNPACK_SECONDS = 600.0
+"""Limit for unpacking an added build."""
 
 PROVISION_SECONDS = 900.0
 """Limit for a provision script: in an emulated builder the first server start takes minutes."""
@@ -150,15 +153,20 @@ def _bootstrap(job: _Job) -> None:
 
 
 def _overlay(job: _Job) -> None:
-    archive = overlay_tar([*shared(job.recipe), job.recipe.directory])
+    unpack = ["tar", "-xp", "--no-overwrite-dir", "--no-same-owner"]
     with job.log.open("ab") as log:
-        run(
-            [
-                *isolate.isolated(network=False),
-                *("tar", "-xpf", "-", "--no-overwrite-dir", "-C", job.root),
-            ],
-            timeout=60, stdin=archive, log=log,
-        )  # fmt: skip
+        isolated = isolate.isolated(network=False)
+        if job.recipe.build is not None:
+            place = job.root / added.BASE.lstrip("/")
+            run([*isolated, "mkdir", "-p", place], timeout=60, log=log)
+            with job.recipe.build.archive.open("rb") as file:
+                source = ("-zf", f"/dev/fd/{file.fileno()}", "-C", place)
+                run([*isolated, *unpack, *source], timeout=UNPACK_SECONDS, log=log,
+                    keep=[file.fileno()])  # fmt: skip
+            links = added.overlay(job.recipe.build, job.recipe.config)
+            run([*isolated, *unpack, "-f", "-", "-C", job.root], timeout=60, stdin=links, log=log)
+        archive = overlay_tar([*shared(job.recipe), job.recipe.directory])
+        run([*isolated, *unpack, "-f", "-", "-C", job.root], timeout=60, stdin=archive, log=log)
 
 
 def _provision(job: _Job) -> None:
@@ -268,6 +276,8 @@ def _describe(job: _Job) -> BuiltImage:
 
 def engine_version(recipe: Recipe, packages: Mapping[str, str]) -> str:
     """The engine's version, which is of its recipe's series: repositories move on."""
+    if recipe.build is not None:
+        return recipe.build.version
     version, series = manifest.upstream(packages[recipe.version_package]), series_of(recipe.name)
     if series and not f"{version}.".startswith(f"{series}."):
         raise RecipeFailed(

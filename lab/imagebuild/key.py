@@ -1,9 +1,9 @@
 """The content key of an image: equal inputs, equal key.
 
-The inputs are the recipe's files, the files all guests share, the builder's own source,
-the machine's architecture, the package list and a node's volumes. Versions of packages are
-no input: what the mirror offers today is not known without asking it. ``lab image build --rebuild``
-makes a new image from the same key.
+The inputs are the recipe's files, the content of an added build, the files all guests share, the
+builder's own source, the machine's architecture, the package list and a node's volumes. Versions of
+packages are no input: what the mirror offers today is not known without asking it. ``lab image
+build --rebuild`` makes a new image from the same key.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def image_key(
             for path in sorted([*source.glob("*.py"), *source.glob("*.sh")])
         ],
     }
+    if recipe.build is not None:
+        parts["build"] = recipe.build.content
     return _digest(json.dumps(parts, sort_keys=True).encode())[:16]
 
 

@@ -9,6 +9,8 @@ from typing import Annotated
 from lab.config import tomlfile
 from lab.config.enginefile import family_of
 from lab.errors import InvalidSpec, NotFound
+from lab.imagebuild import added
+from lab.imagebuild.added import Build
 from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching
 from lab.suggest import did_you_mean
 from lab.units import GIB, MIB, SIZE
@@ -74,7 +76,7 @@ class Recipe:
     packages: _Packages
     """The packages to install, besides those of all guests."""
     version_package: Annotated[str, _PACKAGE]
-    """The package whose version is the engine's."""
+    """The package whose version is the engine's; empty if a build has it."""
     service: Annotated[str, matching("a systemd unit, such as mysql.service", r"[\w@.-]+\.service")]
     """The engine's systemd unit."""
     user: _Word
@@ -90,6 +92,8 @@ class Recipe:
     occupied: _Path = ""
     """A directory that holds a file while packages are installed, for packages that initialise
     an empty one; the recipe's ``provision`` empties it."""
+    build: Given[Build | None] = None
+    """The programs of the engine, where they are not of a package."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,16 @@ def recipes(root: Path = RECIPES) -> list[str]:
     return sorted(path.parent.name for path in root.glob("*/recipe.toml"))
 
 
-def load(name: str, root: Path = RECIPES) -> Recipe:
-    """The recipe called ``name``; raises NotFound, or InvalidSpec if it is not sound."""
+def load(name: str, root: Path = RECIPES, *, engines: Path | None = None) -> Recipe:
+    """The recipe called ``name``; raises NotFound, or InvalidSpec if it is not sound.
+
+    ``engines``: where the builds are that were added to a home, each a recipe as well.
+    """
     known = recipes(root)
     if name not in known:
+        if engines is not None and name in (there := added.families(engines)):
+            return of_build(added.named(engines, name), root)
+        known += there if engines is not None else ()
         have = f"recipes are: {', '.join(known)}"
         raise NotFound(
             f"there is no image recipe {name!r}", hint=did_you_mean(name, known, otherwise=have)
@@ -124,6 +134,28 @@ def load(name: str, root: Path = RECIPES) -> Recipe:
         if not (directory / needed).is_file():
             raise InvalidSpec(f"the recipe {name} has no file {needed}")
     return recipe
+
+
+def of_build(build: Build, root: Path = RECIPES) -> Recipe:
+    """The recipe that a build is; raises InvalidSpec if its family takes none."""
+    family = family_of(build.family)
+    if not family.builds:
+        raise InvalidSpec(f"builds of {family.title} cannot be images")
+    common = added.common(root / family.builds)
+    return Recipe(
+        name=build.name,
+        engine=family.recorded or family.name,
+        suite=build.suite,
+        disk=build.disk,
+        packages=tuple(sorted({*common.packages, *build.packages})),
+        version_package="",
+        service=common.service,
+        user=common.user,
+        config=common.config,
+        log_files=common.log_files,
+        directory=root / family.builds,
+        build=build,
+    )
 
 
 def load_guest(directory: Path = GUEST) -> Guest:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lab.lifecycle.core.context import Context
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
-from lab.requests.host import CollectGarbage
+from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
@@ -32,7 +32,7 @@ from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 if TYPE_CHECKING:
     from lab.exchange.talk import Speaker
     from lab.views.archives import ExportView, ImportView
-    from lab.views.catalog import ImageView, TemplateView
+    from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView
     from lab.views.host import GcReport
     from lab.views.labs import LabView
@@ -194,6 +194,18 @@ def _collect_garbage(ctx: Context, asked: CollectGarbage, _: float) -> GcReport:
     return gc(ctx, asked)
 
 
+def _add_engine(ctx: Context, asked: AddEngine, _: float) -> EngineView:
+    from lab.lifecycle.host import builds
+
+    return builds.add(ctx, asked)
+
+
+def _remove_engine(ctx: Context, asked: RemoveEngine, _: float) -> None:
+    from lab.lifecycle.host import builds
+
+    builds.remove(ctx, asked)
+
+
 VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     CreateLab: _create,
     EnsureLab: _ensure,
@@ -215,6 +227,8 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     RefreshDataset: _refresh_dataset,
     DeleteDataset: _delete_dataset,
     CollectGarbage: _collect_garbage,
+    AddEngine: _add_engine,
+    RemoveEngine: _remove_engine,
     ExportArchive: _export,
     ImportArchive: _import,
     ImportSnapshot: _import_snapshot,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lab.requests.request import IN_SECONDS, Request, Seconds
+from lab.requests.request import HOST_ONLY, IN_SECONDS, Mark, Request, Seconds
 
 
 class CollectGarbage(Request, frozen=True, kw_only=True):
@@ -25,6 +25,22 @@ class CollectGarbage(Request, frozen=True, kw_only=True):
             ge=0, le=10 * 366 * 86400, description=f"Only those unused for this time, {IN_SECONDS}."
         ),
     ] = 0.0
+
+
+class AddEngine(Request, frozen=True, kw_only=True):
+    """A build of a server to add as an engine; a foreign program, which only its host adds."""
+
+    name: Annotated[str, Mark("about", "engine")] = ""
+    source: Annotated[str, HOST_ONLY] = ""
+    """The path of the build."""
+    force: Annotated[bool, HOST_ONLY] = False
+    """Replace an engine of that name."""
+
+
+class RemoveEngine(Request, frozen=True, kw_only=True):
+    """The removal of an added engine."""
+
+    name: Annotated[str, Mark("about", "engine")] = ""
 
 
 ORDINARY = CollectGarbage()

@@ -68,6 +68,12 @@ class EngineView:
     """The last day on which the project's own tests ran labs on it; empty: they never did."""
     formed_at: Public[Time] = 0.0
     """When a template was last formed of it on this host; 0: none is there."""
+    features: Public[tuple[str, ...]] = ()
+    """Of an added build: what it has that not all builds of its family have, such as galera."""
+    content: Public[str] = ""
+    """SHA-256 of an added build; empty: an engine of packages."""
+    source: ForAdmins[str] = ""
+    """The path that the build was added from; for admins."""
 
 
 @dataclass(frozen=True)

@@ -276,6 +276,7 @@ class Lifecycle:
         """Recorded names, for completion; only the state database is read."""
         if not settings.home.database.exists():
             return Recorded()  # opening the store would create it, and Tab must not
+        from lab.imagebuild.added import families
         from lab.schedule import ORIGIN
         from lab.state import open_store
 
@@ -293,4 +294,5 @@ class Lifecycle:
                     *dict.fromkeys(image.dataset for image in images if image.dataset),
                     *(f"{i.dataset}@{i.version}" for i in images if i.dataset),
                 ],
+                families(settings.home.engines),
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lab.observe.ways import NodeResults, Rows
     from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
     from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
-    from lab.requests.host import CollectGarbage
+    from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
     from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
     from lab.requests.labs import (
         BranchLab,
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 class Recorded:
     """Names that Tab offers: labs with their nodes, images by recipe and key, templates.
 
-    ``snapshots``: their labels, by lab; ``datasets``: by name and by version.
+    ``snapshots``: their labels, by lab; ``datasets``: by name and by version; ``engines``: added
+    ones, with their families.
     """
 
     labs: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Recorded:
     images: Sequence[str] = ()
     templates: Sequence[str] = ()
     datasets: Sequence[str] = ()
+    engines: Mapping[str, str] = field(default_factory=dict)
 
 
 class Session(Protocol):
@@ -86,6 +88,10 @@ class Session(Protocol):
     def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
     @overload
     def run(self, request: CollectGarbage) -> GcReport: ...
+    @overload
+    def run(self, request: AddEngine) -> EngineView: ...
+    @overload
+    def run(self, request: RemoveEngine) -> None: ...
     @overload
     def run(self, request: ImportSnapshot, *, timeout: float) -> LabView: ...
     @overload

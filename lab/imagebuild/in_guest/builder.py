@@ -39,6 +39,7 @@ RESULT = "lab-result"
 SPACE_NEEDED = 5 * GIB
 """Bytes that must be free: for what the builder writes to its disk, and the image twice."""
 
+NO_BUILDER = "a builder is not given builds that were added to the home"
 _SECONDS = 3600.0
 """What a builder may take: minutes, but an emulated one with a slow line half an hour."""
 SIZE = NodeSize(memory=2 * GIB, cpus=2)
@@ -61,6 +62,12 @@ class Builder:
         self, recipe: Recipe, out: Path, *, layout: Layout, progress: Progress, log: Path
     ) -> BuiltImage:
         """Build an image in a guest; raises as ``imagebuild.build`` and hypervisors do."""
+        if recipe.build is not None:
+            raise HostUnfit(
+                f"{recipe.name} cannot be built in a guest: {NO_BUILDER}",
+                hint="build its image on a host with mmdebstrap, `lab image export` it there, and"
+                " `lab image import` it here",
+            )
         check_cloud_image(self.cloud_image)
         _check_space(out)
         scratch = make_directory(out / "builder", REACHABLE)

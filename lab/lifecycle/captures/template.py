@@ -403,7 +403,9 @@ def _engines_failure(
     ):
         return nullcontext()
     log = ctx.home.image_log(image.key)
-    return failures.recorded(ctx, load(image.recipe), "could not form a cluster", log, *kinds)
+    return failures.recorded(
+        ctx, load(image.recipe, engines=ctx.home.engines), "could not form a cluster", log, *kinds
+    )
 
 
 def view(record: TemplateRecord) -> TemplateView:

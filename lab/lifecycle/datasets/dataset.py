@@ -340,7 +340,7 @@ def _loaded(
 ) -> Iterator[_Filling]:
     """Data that a server loads into clones of its image's disks."""
     plan = blueprint(made.blueprint)
-    base = images.spec_of(ctx, required(plan, made.engine or default_engine(plan)))
+    base = images.spec_of(ctx, required(ctx.home, plan, made.engine or default_engine(plan)))
     check_source(source, base.recipe.engine)
     options = loading_options(made.settings, made.my_cnf)
     check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])

@@ -10,11 +10,15 @@ from lab.config.enginefile import Family, engines, families, family_of
 from lab.datasets.origin import origin_of
 from lab.datasets.source import Source
 from lab.errors import InvalidSpec
+from lab.imagebuild import added
+from lab.imagebuild.added import Build
 from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.physical import Physical
 from lab.lifecycle.images.image import spec_of
-from lab.lifecycle.images.order import required, unusable
+from lab.lifecycle.images.order import lacking, required, unusable
+from lab.names import is_engine_name
+from lab.paths import Home
 from lab.suggest import did_you_mean
 
 _BLUEPRINTS = ("galera", "pxc", "replication")
@@ -39,17 +43,20 @@ def default_engine(plan: Blueprint) -> str:
     return found
 
 
-def check_engine(named: str, engine: str) -> Chosen:
+def check_engine(home: Home, named: str, engine: str) -> Chosen:
     """What a dataset is made on whose request names an ``engine``; raises InvalidSpec.
 
     ``named``: the blueprint that it names; empty: none.
     """
     name = engine.partition(":")[0]
-    plans = [named] if named else [one for one in _BLUEPRINTS if _runs(name, blueprint(one))]
+    build = added.find(home.engines, engine) if is_engine_name(engine) else None
+    plans = [named] if named else [one for one in _BLUEPRINTS if _runs(name, build, blueprint(one))]
     if not plans:
-        hint = did_you_mean(engine, engines(), otherwise=f"engines: {', '.join(engines())}")
+        known = engines(added.families(home.engines))
+        hint = did_you_mean(engine, known, otherwise=f"engines: {', '.join(known)}")
         raise InvalidSpec(f"there is no engine {engine[:80]!r}", hint=hint)
-    family = family_of(load_recipe(required(blueprint(plans[0]), engine)).engine)
+    recipe = load_recipe(required(home, blueprint(plans[0]), engine), engines=home.engines)
+    family = family_of(recipe.engine)
     if not family.loads_datasets:
         loading = " or ".join(one.name for one in families() if one.loads_datasets)
         raise InvalidSpec(
@@ -76,7 +83,7 @@ def choose(ctx: Context, named: str, engine: str, source: Source) -> Chosen:
     there or can be built; else a note says why it is another one. Raises InvalidSpec.
     """
     if engine:
-        return check_engine(named, engine)
+        return check_engine(ctx.home, named, engine)
     plans = [blueprint(name) for name in ([named] if named else _BLUEPRINTS)]
     there = [(family, plan.name) for family in families() for plan in plans if _loads(family, plan)]
     origin = origin_of(source)
@@ -105,7 +112,9 @@ def _loads(family: Family, plan: Blueprint) -> bool:
     return family.loads_datasets and family.suits(plan.engines)
 
 
-def _runs(engine: str, plan: Blueprint) -> bool:
-    """Whether a blueprint runs on an engine, or on the engine of a recipe."""
+def _runs(engine: str, build: Build | None, plan: Blueprint) -> bool:
+    """Whether a blueprint runs on an engine, on the engine of a recipe, or on an added one."""
+    if build is not None:
+        return family_of(build.family).suits(plan.engines) and not lacking(build, plan)
     some = [family for family in families() if family.suits(plan.engines)]
     return any(engine in (one.engine, *(recipe for _, recipe in one.series)) for one in some)

@@ -58,13 +58,15 @@ class ImageSpec:
     """The volumes of a node."""
     profile: Profile
     """Its block sizes are fixed when an image is imported; the rest has no effect on it."""
+    engines: Path
+    """Where the builds are that were added to the home."""
     named: str = ""
     """The key of the image if it must be there, whatever it was made from; else empty."""
 
     @cached_property
     def recipe(self) -> Recipe:
         """The recipe as it is now; raises NotFound and InvalidSpec."""
-        return load(self.name)
+        return load(self.name, engines=self.engines)
 
     @cached_property
     def key(self) -> str:
@@ -104,7 +106,8 @@ def _key_of_files(
 
 def spec_of(ctx: Context, recipe: str, profile: Profile | None = None) -> ImageSpec:
     """The image of a recipe here, for the default profile if none is given."""
-    return ImageSpec(recipe, ctx.settings.layout, profile or ctx.settings.profile_of(""))
+    profile = profile or ctx.settings.profile_of("")
+    return ImageSpec(recipe, ctx.settings.layout, profile, ctx.home.engines)
 
 
 def specs_of(ctx: Context, recipe: str, profiles: Iterable[Profile]) -> list[ImageSpec]:
@@ -114,7 +117,7 @@ def specs_of(ctx: Context, recipe: str, profiles: Iterable[Profile]) -> list[Ima
         spec = spec_of(ctx, recipe, profile)
         found.setdefault(tuple(spec.volumes.values()), spec)
     try:
-        load(recipe)
+        load(recipe, engines=ctx.home.engines)
     except LabError:
         return []  # it is gone, or being written
     return list(found.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +21,9 @@ from lab.config import enginefile
 from lab.config.profile import Profile
 from lab.errors import InvalidSpec, LabError, OutOfReach
 from lab.guest.network import inner_address
-from lab.imagebuild.recipe import load
+from lab.imagebuild import added
+from lab.imagebuild.added import Build
+from lab.imagebuild.recipe import RECIPES, load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
@@ -29,6 +31,7 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.image import ImageSpec
 from lab.lifecycle.images.initial import check_initial
 from lab.lifecycle.images.ready import Image, Images
+from lab.paths import Home
 from lab.spec import LabSpec
 from lab.units import format_size
 
@@ -64,14 +67,18 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
 
     Raises InvalidSpec if there can be no such lab, NotFound for its dataset or image.
     """
-    spec = pinned(with_image(ctx, spec))
+    spec, there = pinned(with_image(ctx, spec)), added.families(ctx.home.engines)
     plan, profile = blueprint_of(spec), ctx.settings.profile_of(spec.profile)
-    nodes, layout = planned_by(plan, spec), ctx.settings.layout
+    nodes, layout = planned_by(plan, spec, there), ctx.settings.layout
+    for name in {*spec.options.engines.values()} & there.keys():
+        required(ctx.home, plan, name)
     if spec.image:
         choices = [_required_image(ctx, plan, spec, profile)]
     else:
-        names = [required(plan, spec.engine)] if spec.engine else _possible(plan, spec, nodes)
-        choices = [ImageSpec(name, layout, profile) for name in names]
+        names = _possible(plan, spec, nodes, there)
+        if spec.engine:
+            names = [required(ctx.home, plan, spec.engine)]
+        choices = [ImageSpec(name, layout, profile, ctx.home.engines) for name in names]
     others = dict.fromkeys(node.recipe for node in nodes if node.recipe)
     return Order(
         spec,
@@ -79,7 +86,7 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
         nodes,
         profile,
         tuple(choices),
-        tuple(ImageSpec(name, layout, profile) for name in others),
+        tuple(ImageSpec(name, layout, profile, ctx.home.engines) for name in others),
     )
 
 
@@ -100,17 +107,21 @@ def pinned(spec: LabSpec) -> LabSpec:
     found = []
     for node, engine in spec.options.engines.items():
         with suppress(InvalidSpec):
-            engine = enginefile.named(required(blueprint(spec.blueprint), engine))  # noqa: PLW2901
+            plan = blueprint(spec.blueprint)
+            recipe = enginefile.recipe(engine, plan.engines, plan.name)
+            engine = enginefile.named(recipe)  # noqa: PLW2901
         found.append(f"{node}={engine}")
     return replace(spec, options=replace(spec.options, node=tuple(found)))
 
 
-def _possible(plan: Blueprint, spec: LabSpec, nodes: Sequence[NodePlan]) -> list[str]:
+def _possible(
+    plan: Blueprint, spec: LabSpec, nodes: Sequence[NodePlan], there: Mapping[str, str]
+) -> list[str]:
     """The recipes that the lab's engine may have, best first, beside the engines of nodes."""
     given = [node for node in nodes if node.name in spec.options.engines]
     if given and all(node in given for node in nodes if node.has_server):
         return [given[0].recipe]
-    kinds = {enginefile.kind_of(node.recipe) for node in given}
+    kinds = {enginefile.kind_of(node.recipe, there) for node in given}
     return [name for name in plan.engines if not kinds or enginefile.kind_of(name) in kinds]
 
 
@@ -120,8 +131,12 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
     It may have been made from another version of its recipe, or on another host.
     """
     record = images.named(ctx, spec.image)
-    recipes = [required(plan, spec.engine)] if spec.engine else enginefile.recipes_of(plan.engines)
-    if record.recipe not in recipes:
+    recipes = enginefile.recipes_of(plan.engines)
+    if spec.engine:
+        recipes = (required(ctx.home, plan, spec.engine),)
+    # That of a build which was added elsewhere, or removed, is of the family that its record names.
+    of_family = not spec.engine and enginefile.family_of(record.engine).suits(plan.engines)
+    if record.recipe not in recipes and not of_family:
         raise InvalidSpec(
             f"{plan.name} cannot use the image {record.key}",
             hint=f"one of these recipes: {', '.join(recipes)}",
@@ -131,23 +146,56 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
             f"{record.key} is the image of the dataset {record.dataset}, and all servers have it",
             hint="leave out the engines of nodes",
         )
-    engines = [required(plan, engine) for engine in spec.options.engines.values()]
-    check_kinds({enginefile.kind_of(name): name for name in (record.recipe, *engines)})
-    return ImageSpec(record.recipe, ctx.settings.layout, profile, record.key)
+    engines = [required(ctx.home, plan, engine) for engine in spec.options.engines.values()]
+    there = added.families(ctx.home.engines)
+    check_kinds({enginefile.kind_of(name, there): name for name in (record.recipe, *engines)})
+    layout = ctx.settings.layout
+    return ImageSpec(record.recipe, layout, profile, ctx.home.engines, record.key)
 
 
-def required(plan: Blueprint, engine: str) -> str:
-    """The recipe of an ``engine``, ENGINE or ENGINE:SERIES; raises InvalidSpec."""
-    return enginefile.recipe(engine, plan.engines, plan.name)
+def required(home: Home, plan: Blueprint, engine: str) -> str:
+    """The recipe of an ``engine``: ENGINE, ENGINE:SERIES, or one that was added to the home.
+
+    Raises InvalidSpec, also for a build that lacks what the blueprint needs.
+    """
+    there = added.families(home.engines)
+    name = enginefile.recipe(engine, plan.engines, plan.name, there)
+    if name in there:
+        check_features(added.named(home.engines, name), plan)
+    return name
+
+
+def check_features(build: Build, plan: Blueprint) -> None:
+    """Raise InvalidSpec if a build lacks what a blueprint needs."""
+    if absent := lacking(build, plan):
+        raise InvalidSpec(
+            f"{build.name} ({build.family} {build.version}) cannot run in {plan.name}: the build"
+            f" has no {' and no '.join(absent)}",
+            hint=f"add a build that has it: {', '.join(map(_file_of(build), absent))}",
+        )
+
+
+def lacking(build: Build, plan: Blueprint) -> list[str]:
+    """What a blueprint needs and a build does not have."""
+    return [one for one in plan.needs if one not in build.features]
+
+
+def _file_of(build: Build) -> Callable[[str], str]:
+    """The names of the files by which builds of the same family have features."""
+    family = enginefile.family_of(build.family)
+    files = dict(added.common(RECIPES / family.builds).features)
+    return lambda feature: files.get(feature, feature)
 
 
 def recipe_of(spec: LabSpec) -> str:
     """The recipe of the engine that ``spec`` requires; as the engine's name if there is none.
 
-    One of another version of lab may be recorded, or requested of a service elsewhere.
+    One of another version of lab may be recorded, or requested of a service elsewhere; an added one
+    has the name of its recipe.
     """
     try:
-        return required(blueprint(spec.blueprint), spec.engine)
+        plan = blueprint(spec.blueprint)
+        return enginefile.recipe(spec.engine, plan.engines, plan.name)
     except InvalidSpec:
         return spec.engine
 
@@ -161,9 +209,20 @@ def choose(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
     """
     choice, why = _first_usable(ctx, order)
     servers = [node for node in order.nodes if node.has_server]
-    engines = {load(node.recipe or choice.name).engine for node in servers}
+    engines = {
+        load(node.recipe, engines=ctx.home.engines).engine
+        if node.recipe
+        else _engine_of(ctx, choice)
+        for node in servers
+    }
     check_initial(order.blueprint, engines, [node.role for node in servers])
     return choice, why
+
+
+def _engine_of(ctx: Context, choice: ImageSpec) -> str:
+    """The engine of an image; its recipe may not be here if the image is."""
+    record = ctx.store.images.find(choice.named) if choice.named else None
+    return choice.recipe.engine if record is None else record.engine
 
 
 def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:

@@ -17,6 +17,7 @@ from lab.blueprints import blueprint_of, planned_by
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
+from lab.imagebuild import added
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
@@ -50,10 +51,10 @@ def new_name(blueprint: str) -> str:
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
     plan = blueprint_of(spec)
-    planned_by(plan, spec)
+    planned_by(plan, spec, added.families(settings.home.engines))
     settings.profile_of(spec.profile)
     if spec.engine:
-        required(plan, spec.engine)
+        required(settings.home, plan, spec.engine)
 
 
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:

@@ -85,6 +85,8 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
+    "engine add": "engine add mine --from build.tar.gz",
+    "engine rm": "engine rm mine",
     "dataset export": "dataset export crm crm.lab",
     "dataset import": "dataset import crm.lab",
     "snapshot export": "snapshot export shop mine shop.lab",

@@ -142,19 +142,19 @@ def test_what_is_no_engine(ctx: Context) -> None:
     assert ctx.store.labs.all() == []
 
 
-def test_datasets_name_an_engine_that_loads_them() -> None:
+def test_datasets_name_an_engine_that_loads_them(ctx: Context) -> None:
     """Protects from a load that fails when the image is built."""
-    assert check_engine("", "mariadb:10.11").blueprint == "galera"
-    assert check_engine("", "mysql").blueprint == "replication"
-    assert check_engine("", "percona-server-8.0").blueprint == "replication"
-    assert check_engine("", "percona").blueprint == "pxc"
-    assert check_engine("group", "mysql").blueprint == "group"
+    assert check_engine(ctx.home, "", "mariadb:10.11").blueprint == "galera"
+    assert check_engine(ctx.home, "", "mysql").blueprint == "replication"
+    assert check_engine(ctx.home, "", "percona-server-8.0").blueprint == "replication"
+    assert check_engine(ctx.home, "", "percona").blueprint == "pxc"
+    assert check_engine(ctx.home, "group", "mysql").blueprint == "group"
     with pytest.raises(InvalidSpec, match="galera cannot run on the engine 'mysql'"):
-        check_engine("galera", "mysql")
+        check_engine(ctx.home, "galera", "mysql")
     with pytest.raises(InvalidSpec, match="no series"):
-        check_engine("galera", "mariadb:1")
+        check_engine(ctx.home, "galera", "mariadb:1")
     with pytest.raises(InvalidSpec, match="no series"):
-        check_engine("", "mysql:1")
+        check_engine(ctx.home, "", "mysql:1")
     with pytest.raises(InvalidSpec, match="there is no engine 'mysq'") as error:
-        check_engine("", "mysq")
+        check_engine(ctx.home, "", "mysq")
     assert "mysql" in error.value.hint

@@ -1,0 +1,223 @@
+"""Engines that were added to a home: what they are for labs, and how they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, NotFound
+from lab.imagebuild import added, isolate
+from lab.imagebuild.in_guest.builder import Builder
+from lab.imagebuild.key import image_key
+from lab.imagebuild.recipe import load
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.host import builds
+from lab.lifecycle.host.engines import engines
+from lab.lifecycle.host.gc import gc
+from lab.lifecycle.images import image
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.nodes.inspect import record_of
+from lab.requests.host import AddEngine, RemoveEngine
+from lab.views.catalog import EngineView
+from tests.support.builds import added_build, mariadb_tree
+from tests.support.lifecycle_world import World, lab_request
+
+SAYS = "bin/mariadbd  Ver 11.4.5-MariaDB for Linux on x86_64 (MariaDB Server)"
+
+
+@pytest.fixture
+def ctx(world: World) -> Iterator[Context]:
+    with world.open() as opened:
+        yield opened
+
+
+def saying(text: str) -> builds.Ask:
+    """The programs of a build, each saying that."""
+    return lambda *_: lambda _program: text
+
+
+@pytest.fixture
+def add(ctx: Context) -> Callable[..., EngineView]:
+    """Adds a build without a mirror: its programs are not run."""
+    try:
+        isolate.check()
+    except LabError as error:
+        pytest.skip(f"no namespaces here: {error}")
+
+    def made(
+        source: Path, name: str = "mine", says: str = SAYS, *, force: bool = False
+    ) -> EngineView:
+        return builds.add(
+            ctx, AddEngine(name=name, source=str(source), force=force), ask=saying(says)
+        )
+
+    return made
+
+
+def test_a_build_is_an_engine_from_then_on(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    tree = mariadb_tree(tmp_path / "x")
+    (tree / "lib/libgalera_smm.so").write_bytes(b"x")
+    made = add(tree)
+    assert (made.name, made.server, made.features) == ("mine", "MariaDB 11.4.5", ("galera",))
+    assert made == [view for view in engines(ctx) if view.name == "mine"][0]  # noqa: RUF015
+    found = added.named(ctx.home.engines, "mine")
+    assert (found.family, found.version, found.suite) == ("mariadb", "11.4.5", "trixie")
+    links = dict(found.links)
+    assert (
+        links["/usr/sbin/mariadbd"] == links["/usr/sbin/mysqld"] == "/opt/lab/server/bin/mariadbd"
+    )
+    assert links["/usr/lib/galera/libgalera_smm.so"] == "/opt/lab/server/lib/libgalera_smm.so"
+    assert found.archive.stat().st_size
+    assert not list(ctx.home.builds.iterdir())
+    galera = up(ctx, lab_request("galera", nodes=2, engine="mine"))
+    single = up(ctx, lab_request("single", engine="mine"))
+    for view in (galera, single):
+        assert record_of(ctx, view.name).image.startswith("mine-")
+        assert view.engine == "mariadb"
+    [listed] = [view for view in engines(ctx) if view.name == "mine"]
+    assert (len(listed.images), len(listed.templates)) == (1, 2)
+
+
+def test_the_same_content_changes_nothing_however_it_is_packed(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    made = add(mariadb_tree(tmp_path / "x"))
+    at = added.named(ctx.home.engines, "mine").added_at
+    assert add(mariadb_tree(tmp_path / "deeper/usr")).content == made.content
+    assert added.named(ctx.home.engines, "mine").added_at == at
+
+
+def test_other_content_needs_another_name_or_force(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    """Both versions are said; images of the former one stay."""
+    first = add(mariadb_tree(tmp_path / "x"))
+    lab = up(ctx, lab_request("single", engine="mine"))
+    other = mariadb_tree(tmp_path / "y")
+    (other / "share/new").write_text("x")
+    newer = SAYS.replace("11.4.5", "11.4.9")
+    with pytest.raises(Conflict, match=r"mariadb 11\.4\.5.*mariadb 11\.4\.9"):
+        add(other, says=newer)
+    assert added.named(ctx.home.engines, "mine").content == first.content
+    again = add(other, says=newer, force=True)
+    assert again.server == "MariaDB 11.4.9"
+    key = record_of(ctx, lab.name).image
+    assert image.find(ctx, key).key == key
+    second = up(ctx, lab_request("single", engine="mine"))
+    assert record_of(ctx, second.name).image != key
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("mariadb", Conflict), ("mysql-8.4", Conflict), ("percona", Conflict),
+     ("Mine", InvalidSpec), ("../x", InvalidSpec), ("x" * 33, InvalidSpec),
+     ("mine:1", InvalidSpec)],
+)  # fmt: skip
+def test_names_that_are_taken_or_none(
+    add: Callable[..., EngineView], tmp_path: Path, name: str, kind: type[LabError]
+) -> None:
+    with pytest.raises(kind):
+        add(tmp_path, name)
+
+
+def test_what_is_not_there_or_not_whole(add: Callable[..., EngineView], tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no"):
+        add(tmp_path / "absent")
+    tree = mariadb_tree(tmp_path / "x")
+    (tree / "bin/mariadb").unlink()
+    with pytest.raises(InvalidSpec, match="has no program mariadb"):
+        add(tree)
+    says = "mysqld  Ver 8.0.36-28.1 for Linux on x86_64 (Percona XtraDB Cluster (GPL))"
+    with pytest.raises(InvalidSpec, match="Percona XtraDB Cluster cannot be added"):
+        add(mariadb_tree(tmp_path / "y"), says=says)
+
+
+def test_a_failure_leaves_nothing(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidSpec, match="says no version"):
+        add(mariadb_tree(tmp_path / "x"), says="MariaDB")
+    assert not list(ctx.home.builds.iterdir())
+    assert added.builds(ctx.home.engines) == []
+
+
+def test_gc_removes_what_a_killed_command_left(ctx: Context) -> None:
+    work = ctx.home.build("engine-mine")
+    work.mkdir(parents=True)
+    (work / "foreign").mkdir()
+    assert f"build files {work}" in gc(ctx).removed
+    assert not work.exists()
+
+
+def test_a_blueprint_that_needs_what_a_build_lacks(ctx: Context) -> None:
+    """The file is named by which a build would have it; nothing is built."""
+    added_build(ctx.home.engines)
+    added_build(ctx.home.engines, "bare", family="mysql", version="9.7.4")
+    with pytest.raises(InvalidSpec, match=r"mine \(mariadb 11\.4\.5\).*no galera") as refused:
+        up(ctx, lab_request("galera", nodes=3, engine="mine"))
+    assert "libgalera_smm.so" in refused.value.hint
+    with pytest.raises(InvalidSpec, match="no group-replication"):
+        up(ctx, lab_request("group", nodes=3, engine="bare"))
+    with pytest.raises(InvalidSpec, match="cannot run on the engine 'bare'"):
+        up(ctx, lab_request("galera", nodes=3, engine="bare"))
+    assert ctx.store.images.all() == []
+    listed = {view.name: view.blueprints for view in engines(ctx)}
+    assert (listed["mine"], listed["bare"]) == (("single", "replication"),) * 2
+
+
+def test_nodes_can_have_added_engines(ctx: Context) -> None:
+    added_build(ctx.home.engines)
+    made = up(ctx, lab_request("replication", nodes=2, engine="mariadb", node=("n2=mine",)))
+    images = [node.image for node in ctx.store.nodes.of(made.name)]
+    assert [one.rpartition("-")[0] for one in images] == ["mariadb", "mine"]
+    added_build(ctx.home.engines, "bare", family="mysql", version="9.7.4")
+    with pytest.raises(InvalidSpec, match="cannot be in one lab"):
+        up(ctx, lab_request("replication", nodes=2, engine="mine", node=("n2=bare",)))
+    with pytest.raises(InvalidSpec, match="no galera"):
+        up(ctx, lab_request("galera", nodes=2, engine="mariadb", node=("n2=mine",)))
+
+
+def test_the_content_is_a_part_of_the_key(ctx: Context) -> None:
+    keys = set()
+    for content in ("a" * 64, "b" * 64):
+        added_build(ctx.home.engines, content=content)
+        keys.add(image_key(load("mine", engines=ctx.home.engines), volumes={}))
+    assert len(keys) == 2
+
+
+def test_what_was_made_of_it_outlives_it(ctx: Context) -> None:
+    """As where its image was imported, and nobody has added the build."""
+    added_build(ctx.home.engines)
+    lab = up(ctx, lab_request("single", engine="mine"))
+    key = record_of(ctx, lab.name).image
+    builds.remove(ctx, RemoveEngine(name="mine"))
+    assert added.builds(ctx.home.engines) == []
+    assert record_of(ctx, up(ctx, lab_request("single", image=key)).name).image == key
+    with pytest.raises(InvalidSpec, match="cannot run on the engine 'mine'"):
+        up(ctx, lab_request("single", engine="mine"))
+    with pytest.raises(InvalidSpec, match="cannot use the image"):
+        up(ctx, lab_request("group", nodes=3, image=key))
+    with pytest.raises(NotFound):
+        builds.remove(ctx, RemoveEngine(name="mine"))
+
+
+def test_one_that_cannot_be_read_disturbs_no_other(ctx: Context) -> None:
+    made = added_build(ctx.home.engines)
+    added_build(ctx.home.engines, "other")
+    (made.directory / added.FOUND).write_text("{")
+    assert [view.name for view in engines(ctx) if view.content] == ["other"]
+    with pytest.raises(InvalidSpec, match="cannot be read") as refused:
+        added.named(ctx.home.engines, "mine")
+    assert "lab engine rm mine" in refused.value.hint
+    builds.remove(ctx, RemoveEngine(name="mine"))
+
+
+def test_a_builder_says_that_it_cannot(ctx: Context, tmp_path: Path) -> None:
+    recipe = load(added_build(ctx.home.engines).name, engines=ctx.home.engines)
+    builder = Builder(tmp_path / "cloud.raw", ctx.home, ctx.hypervisor)
+    with pytest.raises(HostUnfit, match="cannot be built in a guest"):
+        builder.build(recipe, tmp_path, layout="single", progress=ctx.progress, log=tmp_path / "l")
