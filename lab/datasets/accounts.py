@@ -9,7 +9,7 @@ locked, never without a password. Each statement stays in its line, and keeps it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lab.config.enginefile import DialectName
@@ -96,11 +96,8 @@ def translated(script: bytes, name: str, dialect: DialectName) -> Script:
         if (match := _ROLES.fullmatch(one.text))
         for role in _accounts(match[1])
     }
-    made = (
-        (one, _NOTHING if _is_ours(one) else one.text if dialect == "mysql" else
-         _for_mariadb(one.text, roles, said))
-        for one in found
-    )  # fmt: skip
+    change = _CHANGES[dialect]
+    made = ((one, _NOTHING if _is_ours(one) else change(one.text, roles, said)) for one in found)
     return Script(_placed(script, made), tuple(_notes(said)))
 
 
@@ -148,6 +145,17 @@ def _of_roles(text: bytes, roles: set[tuple[str, str]]) -> bytes:
         first = next(iter(_accounts(match[1])))
         return b"SET DEFAULT ROLE %s FOR %s" % (_plain(first), match[2])
     return _NOTHING
+
+
+def _as_it_is(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:  # noqa: ARG001
+    return text
+
+
+_CHANGES: Mapping[DialectName, Callable[[bytes, set[tuple[str, str]], _Said], bytes]] = {
+    "mariadb": _for_mariadb,
+    "mysql": _as_it_is,
+}
+"""What a statement becomes, by the dialect of the server that is to have it."""
 
 
 def _created(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -> bytes:

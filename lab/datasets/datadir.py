@@ -36,21 +36,28 @@ from lab.units import MIB
 Stopped = DataDirectory | DataArchive
 
 SYSTEM = "ibdata1"
+REDO = "#innodb_redo/"
+"""The directory of MySQL's redo log."""
 _INFOS = ("mariadb_upgrade_info", "mysql_upgrade_info")
-_OF_MYSQL = "mysql.ibd"
+DICTIONARY = "mysql.ibd"
 _OLDEST = (10, 2)
 _HEAD = 64 << 10
 """Bytes of a file that say what it is; a page has no more."""
 _PAGE = 16 << 10
 """Bytes in which the first page says whether it is encrypted, whatever its size."""
 _HEADS_LIMIT = 64
+_HEADED = frozenset((SYSTEM, redos.FIRST, *_INFOS, *backups.CHECKPOINTS, *backups.INFO))
 _FRM = re.compile(r"(?:.*/)?mysql/[a-z_]{1,64}\.frm", re.DOTALL)
 _FRM_HEAD = 64
-_REDO_OF_MYSQL = re.compile(r"#ib_redo\d{1,20}")
+_REDODICTIONARY = re.compile(r"#ib_redo\d{1,20}")
+_FACT = re.compile(rb"(?:LCTN|MYSQLD_VERSION)=\d{1,6};")
+"""Of the properties of MySQL's data dictionary, which are text in one of its pages."""
+_DICTIONARY = 256 * MIB
+"""Bytes of it in which they are looked for."""
 _OPTION_FILES = re.compile(r"ibdata\d{1,3}")
 _KEPT = re.compile(r"ibdata\d{1,3}|ib_logfile\d{1,3}|undo\d{3}|aria_log\.\d{8}|aria_log_control")
 _UNDO = re.compile(r"undo\d{3}")
-_LEFT_OUT = re.compile(r"[#.]|lost\+found\Z")
+LEFT_OUT = re.compile(r"[#.]|lost\+found\Z")
 """Directories that are no databases."""
 _ROCKS = "#rocksdb"
 _CRYPT = b"s\x0e\x0cREt"
@@ -65,6 +72,15 @@ class Files:
     top: str
     sizes: Mapping[str, int]
     heads: Mapping[str, bytes]
+
+    def redo_of_mysql(self) -> dict[str, bytes]:
+        """The heads of the files of MySQL's redo log, from 8.0.30 on."""
+        return {one: head for one, head in self.heads.items() if one.startswith(REDO)}
+
+    def facts(self, key: str) -> set[int]:
+        """The values of a property of MySQL's data dictionary, also of former versions of it."""
+        pairs = (one.split(b"=") for one in self.heads.get(DICTIONARY, b"").split(b";") if one)
+        return {int(value) for name, value in pairs if name == key.encode()}
 
     @property
     def is_backup(self) -> bool:
@@ -95,12 +111,18 @@ def streamed(source: Stopped, version: str) -> Iterator[bytes]:
     ``version``: of the MariaDB server that is to have it. A data directory that it cannot have, or
     whose server was not stopped cleanly, is refused, and so is one that changes meanwhile.
     """
-    before = backups.listed(source.path) if isinstance(source, DataDirectory) else {}
     files = looked_at(source)
     if files.is_backup:
-        yield from _backup(source, files)
+        data = _backup(source, files)
     else:
-        yield from _prepared(source, files, described(files, version))
+        data = _prepared(source, files, described(files, version))
+    return unchanged(source, data)
+
+
+def unchanged(source: Stopped, data: Iterator[bytes]) -> Iterator[bytes]:
+    """``data`` of a source; raises InvalidSpec if one of its files changes while it is read."""
+    before = backups.listed(source.path) if isinstance(source, DataDirectory) else {}
+    yield from data
     after = backups.listed(source.path) if isinstance(source, DataDirectory) else {}
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
@@ -108,8 +130,8 @@ def streamed(source: Stopped, version: str) -> Iterator[bytes]:
 
 
 def _backup(source: Stopped, files: Files) -> Iterator[bytes]:
-    for path, _, data in _members(source):
-        if (name := _below(path, files.top)) is not None:
+    for path, _, data in members(source):
+        if (name := below(path, files.top)) is not None:
             yield from backups.packed(data(), name)
 
 
@@ -121,25 +143,26 @@ def _prepared(source: Stopped, files: Files, found: Found) -> Iterator[bytes]:
         (backups.INFO[0], info),
     ):
         yield from backups.packed([text.encode()], name)
-    for path, _, data in _members(source):
-        kept = _below(path, files.top)
+    for path, _, data in members(source):
+        kept = below(path, files.top)
         if kept is None or not _is_kept(kept):
             continue
         content_of = data()
         if kept == found.redo.file:
-            content_of = _emptied(content_of, found.redo, files.name)
+            content_of = emptied(content_of, found.redo, files.name)
         if kept.endswith(".ibd") or kept.startswith("ibdata"):
             content_of = _readable(content_of, kept, files.name)
         yield from backups.packed(content_of, kept)
 
 
-def _below(path: str, top: str) -> str | None:
+def below(path: str, top: str) -> str | None:
+    """A path below ``top``; None: it is not there."""
     return path[len(top) :] if path.startswith(top) else None
 
 
 def _is_kept(path: str) -> bool:
     first, is_nested, _ = path.partition("/")
-    return not _LEFT_OUT.match(first) if is_nested else bool(_KEPT.fullmatch(first))
+    return not LEFT_OUT.match(first) if is_nested else bool(_KEPT.fullmatch(first))
 
 
 # What it is
@@ -150,12 +173,14 @@ def looked_at(source: Stopped) -> Files:
     sizes: dict[str, int] = {}
     heads: dict[str, bytes] = {}
     large = 0
-    for path, length, data in _members(source):
+    for path, length, data in members(source):
         sizes[path] = length
         base = path.rpartition("/")[2]
         if _FRM.fullmatch(path):
             heads[path] = _first(data(), _FRM_HEAD)
-        elif base in (SYSTEM, redos.FIRST, *_INFOS) or _REDO_OF_MYSQL.fullmatch(base):
+        elif base == DICTIONARY:
+            heads[path] = _facts(data())
+        elif base in _HEADED or _REDODICTIONARY.fullmatch(base):
             large += 1
             if large > _HEADS_LIMIT:
                 raise InvalidSpec(f"{source} has more than one data directory", hint=_ONE)
@@ -172,8 +197,8 @@ def looked_at(source: Stopped) -> Files:
     return Files(
         str(source),
         top,
-        {name: sizes[path] for path in sizes if (name := _below(path, top))},
-        {name: heads[path] for path in heads if (name := _below(path, top))},
+        {name: sizes[path] for path in sizes if (name := below(path, top))},
+        {name: heads[path] for path in heads if (name := below(path, top))},
     )
 
 
@@ -184,26 +209,44 @@ _ONE = (
 
 
 def _has_system(sizes: Mapping[str, int], top: str) -> bool:
-    return f"{top}{_OF_MYSQL}" in sizes or any(path.startswith(f"{top}mysql/") for path in sizes)
+    return f"{top}{DICTIONARY}" in sizes or any(path.startswith(f"{top}mysql/") for path in sizes)
+
+
+def creator_of(files: Files) -> str:
+    """What the redo log calls its server: ``MariaDB 10.11.6``, ``MySQL 8.0.36``; empty: unknown."""
+    logs = [files.heads.get(redos.FIRST, b""), *files.redo_of_mysql().values()]
+    return next((one for log in logs if (one := redos.creator(log))), "")
+
+
+def mysql_version(files: Files) -> str:
+    """The version of MySQL that a data directory is of; empty: of MariaDB, or unknown."""
+    creator, newest = creator_of(files), _newest(files)
+    if DICTIONARY in files.sizes:
+        found = [f"{n // 10000}.{n // 100 % 100}.{n % 100}" for n in files.facts("MYSQLD_VERSION")]
+        return max([*found, creator.removeprefix("MySQL ")], key=numbers)
+    if "mysql" in creator.lower() or numbers(newest)[:1] == (5,):
+        return max(creator.partition(" ")[2], newest, key=numbers)
+    return ""
+
+
+def _newest(files: Files) -> str:
+    """The version of the newest definition of a system table."""
+    written = {_of_frm(head) for one, head in files.heads.items() if _FRM.fullmatch(one)}
+    return max(written, key=numbers, default="")
 
 
 def described(files: Files, version: str) -> Found:
     """What a data directory is; raises InvalidSpec unless a server of ``version`` can have it."""
-    name, heads = files.name, files.heads
-    info = next((heads[one] for one in _INFOS if one in heads), b"")
-    log = heads.get(redos.FIRST) or next(
-        (heads[one] for one in sorted(heads) if one.startswith("#innodb_redo/")), b""
-    )
-    creator = log[16:48].rstrip(b"\0 ").decode(errors="replace")
-    written = {_of_frm(head) for one, head in heads.items() if _FRM.fullmatch(one)} - {""}
-    newest = max(written, key=numbers, default="")
-    said = info.split(b"\n")[0].strip(b"\0 \r").decode(errors="replace")[:64]
-    if _OF_MYSQL in files.sizes or "mysql" in creator.lower() or numbers(newest)[:1] == (5,):
-        mysql = creator.partition(" ")[2] or said or newest
+    name, heads, creator = files.name, files.heads, creator_of(files)
+    if DICTIONARY in files.sizes or mysql_version(files):
         raise InvalidSpec(
-            f"{name} is a data directory of MySQL {short(mysql)}, whose files MariaDB cannot read",
-            hint="dump the databases with mysqldump, and create the dataset from the dump",
+            f"{name} is a data directory of MySQL {short(mysql_version(files))}, whose files"
+            " MariaDB cannot read",
+            hint="create the dataset with --engine mysql, or from a dump of mysqldump",
         )
+    info = next((heads[one] for one in _INFOS if one in heads), b"")
+    newest = _newest(files)
+    said = info.split(b"\n")[0].strip(b"\0 \r").decode(errors="replace")[:64]
     tables = said if numbers(said) else newest
     server = max((tables, creator.removeprefix("MariaDB ")), key=numbers)
     if not tables or numbers(server)[:2] < _OLDEST:
@@ -225,7 +268,7 @@ def described(files: Files, version: str) -> Found:
             f"{name} has no redo log ({redos.FIRST}): it was in another directory",
             hint="copy innodb_log_group_home_dir of its server into it as well",
         )
-    redo = redos.redo(log, logs, name)
+    redo = redos.redo(heads[redos.FIRST], logs, name)
     if not redo.clean:
         raise redos.unclean(name, redo.creator)
     return Found(tables, server, _options(files), redo)
@@ -254,16 +297,14 @@ def _of_frm(head: bytes) -> str:
     return f"{found // 10000}.{found // 100 % 100}.{found % 100}{end}"
 
 
-def _options(files: Files) -> tuple[str, ...]:
-    """What a server needs in its option file to read the directory."""
+def system_tablespace(files: Files) -> tuple[str, str]:
+    """The options for the system tablespace: its files, and the size of a page."""
     head, parts = files.heads[SYSTEM], sorted(filter(_OPTION_FILES.fullmatch, files.sizes))
     if len(head) < 64:
         raise InvalidSpec(f"{files.name}: {SYSTEM} is truncated", hint=_DUMP)
     page = _page_size(struct.unpack_from(">I", head, 54)[0])
-    wanted, there = (
-        struct.unpack_from(">I", head, 46)[0] * page,
-        sum(files.sizes[one] for one in parts),
-    )
+    wanted = struct.unpack_from(">I", head, 46)[0] * page
+    there = sum(files.sizes[one] for one in parts)
     if wanted > there or any(files.sizes[one] % MIB for one in parts):
         raise InvalidSpec(
             f"{files.name}: the system tablespace has {there} bytes in {', '.join(parts)}, and says"
@@ -271,12 +312,13 @@ def _options(files: Files) -> tuple[str, ...]:
             hint=_DUMP,
         )
     paths = [f"{one}:{files.sizes[one] // MIB}M" for one in parts]
+    return f"innodb_data_file_path={';'.join(paths)}:autoextend", f"innodb_page_size={page}"
+
+
+def _options(files: Files) -> tuple[str, ...]:
+    """What a server needs in its option file to read the directory."""
     undo = sum(1 for one in files.sizes if _UNDO.fullmatch(one))
-    return (
-        f"innodb_data_file_path={';'.join(paths)}:autoextend",
-        f"innodb_page_size={page}",
-        f"innodb_undo_tablespaces={undo}",
-    )
+    return (*system_tablespace(files), f"innodb_undo_tablespaces={undo}")
 
 
 def _page_size(flags: int) -> int:
@@ -288,7 +330,7 @@ def _page_size(flags: int) -> int:
 # What is in it
 
 
-def _emptied(data: Iterable[bytes], redo: Redo, name: str) -> Iterator[bytes]:
+def emptied(data: Iterable[bytes], redo: Redo, name: str) -> Iterator[bytes]:
     """A file of the redo log, which is checked to have nothing to apply."""
     found, at, end = bytearray(), 0, redo.offset + redo.size
     for chunk in data:
@@ -320,6 +362,19 @@ def _readable(data: Iterable[bytes], path: str, name: str) -> Iterator[bytes]:
         yield chunk
 
 
+def _facts(data: Iterable[bytes]) -> bytes:
+    """What is said in MySQL's data dictionary of its server."""
+    found: dict[bytes, None] = {}
+    held, done = b"", 0
+    for chunk in data:
+        done += len(chunk)
+        held = held[-64:] + chunk
+        found |= dict.fromkeys(_FACT.findall(held))
+        if done > _DICTIONARY or len(found) > _HEADS_LIMIT:
+            break
+    return b"".join(found)
+
+
 def _first(data: Iterable[bytes], size: int) -> bytes:
     found = bytearray()
     for chunk in data:
@@ -335,7 +390,7 @@ def _first(data: Iterable[bytes], size: int) -> bytes:
 _Data = Callable[[], Iterator[bytes]]
 
 
-def _members(source: Stopped) -> Iterator[tuple[str, int, _Data]]:
+def members(source: Stopped) -> Iterator[tuple[str, int, _Data]]:
     """The files, with their sizes, and what reads one before the next is looked at."""
     if isinstance(source, DataArchive):
         yield from _tar(source)

@@ -17,7 +17,6 @@ from lab.datasets.kinds import sql
 from lab.datasets.source import (
     BackupDirectory,
     BackupStream,
-    DataArchive,
     DataDirectory,
     DumpDirectory,
     DumpFile,
@@ -37,8 +36,9 @@ Origin = DialectName | Literal[""]
 
 def origin_of(source: Source) -> Origin:
     """Whose SQL or files a source has; empty: unknown."""
-    if isinstance(source, BackupDirectory | BackupStream | DataDirectory | DataArchive):
-        return _MARIADB
+    if isinstance(source, BackupDirectory | DataDirectory | BackupStream):
+        # The data dictionary of MySQL; what was before 8.0 is of no server here.
+        return "mysql" if (source.path / "mysql.ibd").exists() else _MARIADB
     if isinstance(source, DumpFile):
         return _of_file(source.path)
     if isinstance(source, DumpDirectory):

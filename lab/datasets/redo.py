@@ -12,13 +12,16 @@ of the end (8), and CRC-32C at 60; records begin at 12288, and go round. A serve
 cleanly has left none behind the last checkpoint, but perhaps FILE_CHECKPOINT. Before, checkpoints
 are at 512 and 1536: number (8), LSN (8), offset in all files (8). The block of 512 bytes there
 has, at 4, how much is in it: up to the checkpoint, if the server stopped cleanly.
+
+MySQL from 8.0.30 on (format 6, log0pre_8_0_30.cc and log0types.h) has ``#innodb_redo/#ib_redo7``
+and so on, each with records from its LSN, at 2048; a checkpoint has its LSN at 8 only.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
@@ -30,8 +33,9 @@ FIRST = "ib_logfile0"
 FILES = re.compile(r"ib_logfile\d{1,3}")
 
 _PHYS = 0x50687973
-_OLDER = frozenset([1, 103, 104, 0x50485953])
-"""Of MariaDB 10.2, 10.3, 10.4 and 10.5."""
+_OLDER = frozenset([1, 2, 3, 4, 5, 103, 104, 0x50485953])
+"""Of MariaDB 10.2 (and MySQL 5.7), MySQL 8.0 before 8.0.30, MariaDB 10.3, 10.4 and 10.5."""
+_MYSQL = 6
 _ENCRYPTED = 1 << 31
 _START = 12288
 _WINDOW = 2 * MIB
@@ -39,8 +43,8 @@ _WINDOW = 2 * MIB
 _BLOCK = 512
 _CHECKPOINT = 0xFA
 _STOP = (
-    "stop its server (SHUTDOWN, not kill), and copy the directory again; mariadb-backup copies that"
-    " of a running server"
+    "stop its server (SHUTDOWN, not kill), and copy the directory again; mariadb-backup and"
+    " xtrabackup copy that of a running server"
 )
 
 
@@ -74,7 +78,7 @@ class Redo:
         return end == 0
 
 
-def redo(head: bytes, sizes: dict[str, int], name: str) -> Redo:
+def redo(head: bytes, sizes: Mapping[str, int], name: str) -> Redo:
     """What the head of ``ib_logfile0`` says; raises InvalidSpec for one that cannot be read.
 
     ``sizes``: of all files of the log; ``name``: of the source.
@@ -82,48 +86,75 @@ def redo(head: bytes, sizes: dict[str, int], name: str) -> Redo:
     if len(head) < HEAD:
         raise InvalidSpec(f"{name}: {FIRST} is truncated: it has {len(head)} bytes", hint=_STOP)
     form, first = struct.unpack_from(">I4xQ", head)
-    creator = head[16:48].rstrip(b"\0 ").decode(errors="replace")
     if form & _ENCRYPTED:
         raise InvalidSpec(
             f"{name} is of a server that encrypts its redo log, and the directory has no keys",
             hint="create the dataset from a dump",
         )
     if form == _PHYS:
-        return _phys(head, first, sizes[FIRST], creator)
+        return _phys(head, first, sizes[FIRST], creator(head))
     if form in _OLDER:
-        return _older(head, sizes, creator, name)
-    raise InvalidSpec(
-        f"{name}: {FIRST} has the format {form:#x}, of {creator or 'an unknown server'}, which no"
-        " MariaDB from 10.2 on writes",
+        return _older(head, sizes, creator(head), name)
+    raise _unknown(name, FIRST, form, creator(head))
+
+
+def creator(head: bytes) -> str:
+    """What a file of the log calls its server, by its head."""
+    return head[16:48].rstrip(b"\0 ").decode(errors="replace")
+
+
+def redo_of_mysql(heads: Mapping[str, bytes], sizes: Mapping[str, int], name: str) -> Redo:
+    """The same of the files of MySQL's log from 8.0.30 on, by their paths."""
+    last, starts = 0, {}
+    for path, head in heads.items():
+        if len(head) < 2048:
+            raise InvalidSpec(f"{name}: {path} is truncated: it has {len(head)} bytes", hint=_STOP)
+        form, first = struct.unpack_from(">I4xQ", head)
+        if form != _MYSQL:
+            raise _unknown(name, path, form, creator(head))
+        starts[path] = first
+        last = max(last, *(struct.unpack_from(">8xQ", head, at)[0] for at in (512, 1536)))
+    for path, first in starts.items():
+        if last and first <= last < first + sizes[path] - 2048:
+            at = 2048 + last - first
+            start = at - at % _BLOCK
+            return Redo(creator(heads[path]), path, start, _BLOCK, used=last % _BLOCK)
+    raise InvalidSpec(f"{name}: the redo log has no checkpoint, or lacks a file", hint=_STOP)
+
+
+def _unknown(name: str, path: str, form: int, by: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"{name}: {path} has the format {form:#x}, of {by or 'an unknown server'}, which is not"
+        " known",
         hint="create the dataset from a dump",
     )
 
 
-def unclean(name: str, creator: str) -> InvalidSpec:
+def unclean(name: str, by: str) -> InvalidSpec:
     """The error about a server that did not stop, or not cleanly."""
     return InvalidSpec(
-        f"{name} is of a server ({creator}) that runs or was not stopped cleanly: its redo log has"
+        f"{name} is of a server ({by}) that runs or was not stopped cleanly: its redo log has"
         " changes that are not in its tables",
         hint=_STOP,
     )
 
 
-def _phys(head: bytes, first: int, size: int, creator: str) -> Redo:
+def _phys(head: bytes, first: int, size: int, by: str) -> Redo:
     points = [struct.unpack_from(">QQ", head, at) for at in (4096, 8192) if _is_checked(head, at)]
     lsn, end = max(points, default=(0, 1))
     capacity = size - _START
     if lsn < first or capacity <= 0:
-        return Redo(creator, FIRST, 0, 1, 0, clean=False)
+        return Redo(by, FIRST, 0, 1, 0, clean=False)
     rounds, at = divmod(end - first, capacity)
     bit = 1 - (rounds & 1)
-    return Redo(creator, FIRST, _START + at, min(_WINDOW, capacity - at), bit, clean=lsn == end)
+    return Redo(by, FIRST, _START + at, min(_WINDOW, capacity - at), bit, clean=lsn == end)
 
 
 def _is_checked(head: bytes, at: int) -> bool:
     return _crc(head[at : at + 60]) == int.from_bytes(head[at + 60 : at + 64], "big")
 
 
-def _older(head: bytes, sizes: dict[str, int], creator: str, name: str) -> Redo:
+def _older(head: bytes, sizes: Mapping[str, int], by: str, name: str) -> Redo:
     points = [struct.unpack_from(">QQQ", head, at) for at in (512, 1536)]
     _, lsn, offset = max(points)
     number, at = divmod(offset, sizes[FIRST])
@@ -131,7 +162,7 @@ def _older(head: bytes, sizes: dict[str, int], creator: str, name: str) -> Redo:
     if file not in sizes:
         raise InvalidSpec(f"{name}: {file} is missing", hint=_STOP)
     start = at - at % _BLOCK
-    return Redo(creator, file, start, _BLOCK, used=lsn % _BLOCK)
+    return Redo(by, file, start, _BLOCK, used=lsn % _BLOCK)
 
 
 def _record(data: bytes, bit: int) -> int:

@@ -19,6 +19,7 @@ from tests import ROOT
 ALLOWED = {
     "lab/datasets/source.py": "the schemes of URLs that users write",
     "lab/datasets/backup.py": "what the server of a backup calls itself",
+    "lab/datasets/datadir.py": "what the server of a data directory calls itself",
 }
 """Files that may name a server, and what it is there."""
 

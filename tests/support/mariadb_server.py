@@ -81,9 +81,10 @@ def unpacked(package: str, suite: str = "", only: str = "") -> Path:
         raise NoServer(f"there is no apt-get to get {package} with")
     place = cache()
     place.mkdir(parents=True, exist_ok=True)
-    with (place / f"{package}.lock").open("w") as lock:
+    name = "-".join(filter(None, [package, re.sub(r"\W+", "-", only).strip("-")]))
+    with (place / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        root = place / package
+        root = place / name
         if not root.exists():
             _unpack(package, place, root, suite, only)
     return root

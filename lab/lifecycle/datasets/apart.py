@@ -155,6 +155,7 @@ def backup(
     source: BackupDirectory | BackupStream | DataDirectory | DataArchive,
     path: Path,
     version: str,
+    dialect: DialectName,
     progress: Callable[[int], None],
     kind: type[Answer],
     *,
@@ -167,6 +168,7 @@ def backup(
         (),
         str(path),
         "",
+        dialect=dialect,
         version=version,
         seconds=seconds,
     )
@@ -295,7 +297,7 @@ def _result(request: _Request, progress: Callable[[int], None]) -> object:
     if isinstance(source, BackupDirectory | BackupStream | DataDirectory | DataArchive):
         from lab.lifecycle.datasets import physical
 
-        return physical.write(source, path, request.version, progress)
+        return physical.write(source, path, request.version, request.dialect, progress)
     return spools.write(
         source, files, path, request.name, progress, request.selection, limit=request.limit,
         dialect=request.dialect,

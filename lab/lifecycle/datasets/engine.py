@@ -8,13 +8,12 @@ from lab.blueprints import Blueprint, blueprint
 from lab.blueprints.dialects import DIALECTS
 from lab.config.enginefile import Family, engines, families, family_of
 from lab.datasets.origin import origin_of
-from lab.datasets.source import Source
+from lab.datasets.source import BackupStream, Source
 from lab.errors import InvalidSpec
 from lab.imagebuild import added
 from lab.imagebuild.added import Build
 from lab.imagebuild.recipe import load as load_recipe
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.datasets.physical import Physical
 from lab.lifecycle.images.image import spec_of
 from lab.lifecycle.images.order import lacking, required, unusable
 from lab.names import is_engine_name
@@ -67,12 +66,13 @@ def check_engine(home: Home, named: str, engine: str) -> Chosen:
 
 
 def check_source(source: Source, engine: str) -> None:
-    """Raise InvalidSpec for a physical backup that a server of the ``engine`` cannot have."""
+    """Raise InvalidSpec for a stream of a backup that a server of the ``engine`` cannot have."""
     family = family_of(engine)
-    if isinstance(source, Physical) and not DIALECTS[family.dialect].prepares:
+    if isinstance(source, BackupStream) and not DIALECTS[family.dialect].prepares:
         raise InvalidSpec(
-            f"{source} has the files of a server, which {family.title} cannot have here",
-            hint="create the dataset from a dump, or with --engine mariadb if they are of that",
+            f"{source} is the stream of a backup, which {family.title} cannot prepare here",
+            hint="unpack and prepare it (xbstream -x, xtrabackup --prepare), and create the dataset"
+            " from the directory; or from a dump",
         )
 
 

@@ -144,13 +144,16 @@ def load(ctx: Context, key: str, asked: Load) -> Provenance:
 def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data:
     """The files that a server loads, in the directory ``work``; raises InvalidSpec, HostUnfit."""
     source, engine, backup, sql = asked.source, asked.image.engine, None, None
+    dialect = family_of(engine.name).dialect
     with ctx.progress.step("read", f"reading {source}"):
         pace = ByteProgress(ctx.progress, "read", size_of(source, files))
         read = _Watch(ctx, pace)
         seconds = apart.SECONDS if ctx.data is None else _SECONDS
         if isinstance(source, physical.Physical):
             at = work / "backup"
-            backup = apart.backup(source, at, engine.version, read, Stored, seconds=seconds)
+            backup = apart.backup(
+                source, at, engine.version, dialect, read, Stored, seconds=seconds
+            )
             physical.check(backup, source, at)
             if not files:
                 return _Data(backup, None)
@@ -159,7 +162,7 @@ def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data
         limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
         spool = apart.spool(
             sql, files, work / "spool", asked.name, read, asked.made.selection, limit=limit,
-            dialect=family_of(engine.name).dialect, seconds=seconds,
+            dialect=dialect, seconds=seconds,
         )  # fmt: skip
     for note in spool.found.notes:
         ctx.progress.note("dataset", note)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.config.enginefile import DialectName
 from lab.datasets import backup as backups
-from lab.datasets import datadir
+from lab.datasets import datadir, of_mysql
 from lab.datasets.backup import Backup, Contents
 from lab.datasets.source import BackupDirectory, BackupStream, DataArchive, DataDirectory
 from lab.errors import InvalidSpec
@@ -20,7 +21,7 @@ from lab.units import MIB
 
 Physical = BackupDirectory | BackupStream | DataDirectory | DataArchive
 
-_OPTION = re.compile(r"innodb_[a-z_]{1,50}=[\w.:;-]{1,4000}")
+_OPTION = re.compile(r"(?:innodb_[a-z_]{1,50}=[\w.:;-]{1,4000}|lower_case_table_names=[012])")
 _NOTES = re.compile(
     r"\[Note\]|\[\d+\] \d{4}-\d\d-\d\d [\d:]+ (?!.*\b(?:error|fail))", re.IGNORECASE
 )
@@ -50,13 +51,33 @@ def size(source: Physical) -> int:
     return source.path.stat().st_size
 
 
-def write(source: Physical, path: Path, version: str, progress: Callable[[int], None]) -> Stored:
-    """Write a source as the stream of a backup to the new file ``path``.
+def write(
+    source: Physical,
+    path: Path,
+    version: str,
+    dialect: DialectName,
+    progress: Callable[[int], None],
+) -> Stored:
+    """Write a source to the new file ``path``: as the stream of a backup, or for MySQL as a tar.
 
-    ``version``: of the MariaDB server that is to have it; ``progress`` is called with the bytes
-    that are written. Raises InvalidSpec for a backup that the server cannot have, or that is
+    ``version``, ``dialect``: of the server that is to have it; ``progress`` is called with the
+    bytes that are written. Raises InvalidSpec for a backup that the server cannot have, or that is
     damaged, truncated or changes while it is read; HostUnfit if there is no space.
     """
+    return _WRITERS[dialect](source, path, version, progress)
+
+
+def _as_archive(
+    source: Physical, path: Path, version: str, progress: Callable[[int], None]
+) -> Stored:
+    opened = of_mysql.opened(source, version)
+    done = _written(opened.data, path, progress)
+    return Stored(str(source), path, done, opened.found, backups.older(opened.found, version))
+
+
+def _as_stream(
+    source: Physical, path: Path, version: str, progress: Callable[[int], None]
+) -> Stored:
     name = str(source)
     if isinstance(source, BackupDirectory):
         data = backups.streamed(source)
@@ -65,16 +86,30 @@ def write(source: Physical, path: Path, version: str, progress: Callable[[int], 
         data = backups.unpacked_stream(source)
     else:
         data = datadir.streamed(source, version)
-    contents, done = Contents(), 0
+    contents = Contents()
+    done = _written(backups.checked(data, name, contents), path, progress)
+    found = backups.described(contents, name)
+    backups.check_fits(found, version, name)
+    return Stored(name, path, done, found, backups.older(found, version))
+
+
+_WRITERS: Mapping[DialectName, Callable[[Physical, Path, str, Callable[[int], None]], Stored]] = {
+    "mariadb": _as_stream,
+    "mysql": _as_archive,
+}
+"""By the dialect of the server: what its image's program ``backup`` unpacks."""
+
+
+def _written(data: Iterable[bytes], path: Path, progress: Callable[[int], None]) -> int:
+    """The bytes that are written to a new file, which gets whole MiB."""
+    done = 0
     with new_file(path) as out:
-        for chunk in backups.checked(data, name, contents):
+        for chunk in data:
             out.write(chunk)
             done += len(chunk)
             progress(done)
         out.truncate(-(-done // MIB) * MIB)
-    found = backups.described(contents, name)
-    backups.check_fits(found, version, name)
-    return Stored(name, path, done, found, backups.older(found, version))
+    return done
 
 
 def check(stored: Stored, source: Physical, path: Path) -> None:
@@ -91,7 +126,7 @@ def load(server: Server, disk: str, stored: Stored) -> None:
     ctx, found = server.ctx, stored.backup
     with (
         ctx.progress.step("load", "unpacking the backup"),
-        _named(stored, "mbstream could not unpack it"),
+        _named(stored, "it could not be unpacked"),
     ):
         server.unpack(disk, stored.size, ByteProgress(ctx.progress, "load", stored.size))
     with (

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,12 +109,19 @@ class Guest:
         (self.top / "dev/vdb").write_bytes(data.ljust((len(data) | 0xFFFFF) + 1, b"\0"))
         return str(len(data))
 
-    def restore(self, data: bytes, *, apply: bool, upgrade: bool = False) -> str:
+    def restore(
+        self,
+        data: bytes,
+        *,
+        apply: bool = False,
+        upgrade: bool = False,
+        options: Sequence[str] = OPTIONS,
+    ) -> str:
         """What the last step printed that was run: the first that fails, or the last."""
         steps = (
-            ("unpack", "lab-backup", self.put(data), "mariadb.service"),
-            ("prepare", f"{self.top}/conf/99-lab.cnf", "yes" if apply else "no", *OPTIONS),
-            ("adopt", "mariadb.service", "yes" if upgrade else "no"),
+            ("unpack", "lab-backup", self.put(data), "the.service"),
+            ("prepare", f"{self.top}/conf/99-lab.cnf", "yes" if apply else "no", *options),
+            ("adopt", "the.service", "yes" if upgrade else "no"),
         )
         said = ""
         for step in steps:
@@ -142,7 +150,7 @@ case "$1" in
         rm -f pid
         ;;
     start)
-        setsid mariadbd --user=root --socket={top}/sock --pid-file={top}/pid \\
+        setsid {server} --user=root --socket={top}/sock --pid-file={top}/pid \\
             --skip-networking >log 2>&1 &
         for n in $(seq 600); do
             ! grep -q "ready for connections" log || exit 0
@@ -158,6 +166,14 @@ esac
 @pytest.fixture
 def guest(sources: Sources) -> Iterator[Guest]:
     """With the data directory of another server in it, which does not run."""
+    with guest_of("mariadb", sources.programs.env) as found:
+        _programs(found.top / "bin", sources.programs)
+        yield found
+
+
+@contextmanager
+def guest_of(dialect: str, env: Mapping[str, str]) -> Iterator[Guest]:
+    """A guest whose server is of ``dialect``; programs come into its directory ``bin``."""
     with tempfile.TemporaryDirectory(prefix="lab-gb-", dir="/tmp") as path:  # a socket is in it
         top = Path(path)
         for name in ("mysql", "mysqllog", "conf", "dev", "sys/vdb", "bin", "run"):
@@ -167,44 +183,53 @@ def guest(sources: Sources) -> Iterator[Guest]:
         (top / "mysql/old.ibd").touch()
         (top / "mysqllog/ib_logfile0").write_text("old")
         (top / "conf/99-lab.cnf").write_text(
-            f"[mariadbd]\ndatadir = {top}/mysql\ninnodb_log_group_home_dir = {top}/mysqllog\n"
+            f"[server]\ndatadir = {top}/mysql\ninnodb_log_group_home_dir = {top}/mysqllog\n"
             "innodb_buffer_pool_size = 64M\n"
         )
         here = (
-            ("--user=mysql", "--user=root"),
+            ("--user=mysql ", "--user=root "),
+            ("/run/mysqld/adopt", f"{top}/adopt"),
             ("mysql:mysql", "root:root"),
             ("/var/lib/mysql", f"{top}/mysql"),
             ("/run/lab-load", f"{top}/run"),
             ("/sys/block/", f"{top}/sys/"),
             ("disk=/dev/", f"disk={top}/dev/"),
         )
-        for name in ("load", "backup", "sql", "mysql.pl"):
+        for name in ("load", "sql", "mysql.pl"):
             program(name, top, top / "sock", *here).chmod(0o755)
-        program("dialect", top, top / "sock", *here, source=DIALECTS["mariadb"])
-        env = _programs(top / "bin", top, sources.programs)
-        yield Guest(top, env)
-        run([top / "bin/systemctl", "stop", "x"], timeout=SECONDS, env=env)
+        for name in ("dialect", "backup"):
+            program(name, top, top / "sock", *here, source=DIALECTS[dialect]).chmod(0o755)
+        server = {"mariadb": "mariadbd", "mysql": "mysqld"}[dialect]
+        unit = SYSTEMCTL.replace("{top}", str(top)).replace("{server}", server)
+        script(top / "bin/systemctl", unit)
+        script(top / "bin/journalctl", f"#!/bin/sh\ncat {top}/log\n")
+        found = Guest(top, {**env, "PATH": f"{top}/bin:{os.environ['PATH']}"})
+        yield found
+        run([top / "bin/systemctl", "stop", "x"], timeout=SECONDS, env=found.env)
 
 
-def _programs(place: Path, top: Path, found: Programs) -> dict[str, str]:
-    """What the guest's programs run, in ``place``; the environment."""
+def script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def server_of(place: Path, name: str, argv: Sequence[object], options: Sequence[str]) -> None:
+    """The program of a server, which reads all option files of a directory, as in a guest."""
+    top = place.parent
+    words = [*argv, f"--defaults-file={top}/all.cnf", *options, '"$@"']
+    text = f"#!/bin/sh\ncat {top}/conf/*.cnf >{top}/all.cnf\nexec {' '.join(map(str, words))}\n"
+    script(place / name, text)
+
+
+def _programs(place: Path, found: Programs) -> None:
+    """What the guest's programs run, in ``place``."""
     share = daemon().parents[1] / "share/mysql"
-    scripts = {
-        "systemctl": SYSTEMCTL.replace("{top}", str(top)),
-        "journalctl": f"#!/bin/sh\ncat {top}/log\n",
-        # In a guest it reads all option files of its directory.
-        "mariadbd": f"#!/bin/sh\ncat {top}/conf/*.cnf >{top}/all.cnf\nexec {daemon()}"
-        f' --defaults-file={top}/all.cnf --lc-messages-dir={share} "$@"\n',
-    }
-    for name, text in scripts.items():
-        (place / name).write_text(text)
-        (place / name).chmod(0o755)
+    server_of(place, "mariadbd", [daemon()], [f"--lc-messages-dir={share}"])
     links = [found.backup, found.mbstream]
     links += [client(name, "mariadb-client-core")[0] for name in ("mariadb", "mariadb-check")]
     links.append(daemon().parents[1] / "bin/mariadb-upgrade")
     for path in links:
         (place / path.name).symlink_to(path)
-    return found.env | {"PATH": f"{place}:{os.environ['PATH']}"}
 
 
 def stream_of(directory: Path) -> bytes:

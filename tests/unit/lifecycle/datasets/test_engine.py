@@ -24,6 +24,7 @@ from lab.lifecycle.images import failures
 from lab.lifecycle.images.provenance import read_provenance
 from lab.lifecycle.labs.up import up
 from lab.requests.datasets import CreateDataset
+from tests.support.backups import write
 from tests.support.lifecycle_world import World, named
 
 OF_MYSQL = b"""\
@@ -109,11 +110,18 @@ def test_an_image_that_cannot_be_had(ctx: Context, world: World, tmp_path: Path)
 
 def test_a_physical_backup_is_not_of_mysql(ctx: Context, tmp_path: Path) -> None:
     """Protects from an hour of copying before the server cannot start."""
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/backup-my.cnf").write_text("[mysqld]\n")
-    asked = CreateDataset(name="shop", source=str(tmp_path / "full"), engine="mysql")
-    with pytest.raises(InvalidSpec, match="the files of a server, which MySQL cannot have here"):
-        dataset.create(ctx, asked)
+    full, stream = tmp_path / "full", tmp_path / "a.xb"
+    stream.write_bytes(b"XBSTCK01")
+    write(full, {"xtrabackup_checkpoints": b"backup_type = full-backuped\n", "ibdata1": b"",
+                 "mysql.ibd": b""})  # fmt: skip
+    for source, said in (
+        (stream, "the stream of a backup, which MySQL cannot prepare"),
+        (full, "not prepared: its type is full-backuped"),
+    ):
+        asked = CreateDataset(name="shop", source=str(source), engine="mysql")
+        with pytest.raises(InvalidSpec, match=said) as failure:
+            dataset.create(ctx, asked)
+        assert "xtrabackup --prepare" in failure.value.hint
     assert dataset.datasets(ctx) == []
 
 

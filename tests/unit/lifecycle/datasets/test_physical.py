@@ -175,7 +175,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, backup: Path) -> N
         os.utime(backup / "backup-my.cnf", (1, 1))
 
     with pytest.raises(InvalidSpec, match=r"backup-my\.cnf changed while it was read"):
-        physical.write(BackupDirectory(backup), tmp_path / "stream", "11.8.2", hear)
+        physical.write(BackupDirectory(backup), tmp_path / "stream", "11.8.2", "mariadb", hear)
 
 
 def test_a_small_host_is_told_first(tmp_path: Path, backup: Path) -> None:
