@@ -16,13 +16,15 @@ Users put lines of their own before and after that, such as ``COMMIT``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lab.config.enginefile import DialectName, family_of, numbers
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
+from lab.units import counted
 
 HEAD = 64 << 10
 """Bytes at a dump's start in which its header is, and of a statement in which signs are sought."""
@@ -51,8 +53,8 @@ class Found:
     statements: int = 0
     size: int = 0
     """Bytes, decompressed."""
-    signs: frozenset[str] = frozenset()
-    """The keys of what ``suits`` knows that its schema has."""
+    signs: Mapping[str, int] = field(default_factory=dict)
+    """The keys of what ``suits`` knows that its schema has, and in how many statements."""
     functions: tuple[str, ...] = ()
     """Loadable functions that it creates, or inserts into mysql.func: of libraries, not of SQL."""
     notes: tuple[str, ...] = ()
@@ -154,10 +156,21 @@ FUNCTIONS_LIMIT = 100
 """Names of functions that are kept."""
 
 
-def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEMENT_LIMIT) -> Found:
+def _pass_over(sign: str, statement: Statement) -> None:
+    """Nothing that anybody waits for."""
+
+
+def survey(
+    data: Iterable[bytes],
+    name: str = "the dump",
+    *,
+    limit: int = STATEMENT_LIMIT,
+    seen: Callable[[str, Statement], None] = _pass_over,
+) -> Found:
     """All that can be known of a dump: reads ``data``, decompressed, to its end, at full speed.
 
-    ``limit``: bytes of one statement, at most. Raises InvalidSpec as ``statements`` does.
+    ``limit``: bytes of one statement, at most; ``seen`` is called with each sign that a statement
+    has, and with its head. Raises InvalidSpec as ``statements`` does.
     """
     head, size, marks = bytearray(), 0, _Marks()
 
@@ -172,7 +185,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
 
     number, tables = 0, 0
     databases: dict[str, None] = {}
-    signs: set[str] = set()
+    signs: Counter[str] = Counter()
     functions: dict[str, None] = {}
     torn = False
     for statement in statements(passing(), name, limit=limit, head=HEAD):
@@ -191,7 +204,9 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
         if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
             databases[database] = None
         tables += bool(_CREATE_TABLE.match(statement.text))
-        signs |= signs_of(statement.text)
+        for sign in signs_of(statement.text):
+            signs[sign] += 1
+            seen(sign, statement)
     found = header(bytes(head))
     return Found(
         program=found.program,
@@ -203,7 +218,7 @@ def survey(data: Iterable[bytes], name: str = "the dump", *, limit: int = STATEM
         tables=tables,
         statements=number,
         size=size,
-        signs=frozenset(signs),
+        signs=dict(signs),
         functions=tuple(functions)[:FUNCTIONS_LIMIT],
     )
 
@@ -231,7 +246,7 @@ class _Sign:
     """Something in a schema that not every server understands.
 
     ``mariadb``, ``mysql``: the first version that does; None: no version. ``what``: it, in a
-    word or two. ``effect``: what becomes of it in another server; empty: an error.
+    word or two. ``effect``: what becomes of it in another server; empty: an error, ``refusal``.
     """
 
     pattern: re.Pattern[bytes]
@@ -240,6 +255,11 @@ class _Sign:
     what: str
     hint: str
     effect: str = ""
+    refusal: str = "which {named} does not know"
+    commented: bool = False
+    """Whether it is in a string, or in a comment that MySQL executes and MariaDB does not."""
+    left_out: bool = False
+    """Whether its statement is left out for another server; ``effect`` says so."""
 
     def since(self, dialect: DialectName) -> tuple[int, ...] | None:
         """The first version of that dialect's servers that understands it."""
@@ -282,7 +302,8 @@ SIGNS: dict[str, _Sign] = {
     "gtid_purged": _Sign(
         _code(rb"@@GLOBAL\.GTID_PURGED"), None, (5, 6),
         "the variable @@GLOBAL.GTID_PURGED",
-        "dump with --set-gtid-purged=OFF",
+        "labs begin without a history in any case",
+        "its statement is left out", left_out=True,
     ),
     "expression index": _Sign(
         _code(rb"\bKEY\s+`[^`]+`\s*\(\s*\("), None, (8, 0, 13),
@@ -303,8 +324,39 @@ SIGNS: dict[str, _Sign] = {
         _code(rb"(?m:^)[^\S\n]*`[^`]+`\s+json\b"), None, (5, 7, 8),
         "columns of the type JSON",
         "test the queries that read them",
-        "are LONGTEXT: they keep the text as it was written, compare as texts, and the operators"
-        " -> and ->> are syntax errors",
+        "they are LONGTEXT: they keep the text as it was written, compare as texts, and the"
+        " operators -> and ->> are syntax errors",
+    ),
+    "invisible columns": _Sign(
+        _code(rb"(?m:^)[^\S\n]*`[^`]+`[^\n]*/\*!80023 INVISIBLE \*/"), None, (8, 0, 23),
+        "invisible columns",
+        "ALTER TABLE ... MODIFY ... INVISIBLE in a file of --sql hides them",
+        "they are visible, also to SELECT * and INSERT without a list of columns", commented=True,
+    ),
+    "invisible indexes": _Sign(
+        _code(rb"\bKEY\s+`[^`]+`\s*\([^\n]*/\*!80000 INVISIBLE \*/"), None, (8, 0, 1),
+        "invisible indexes",
+        "ALTER TABLE ... ALTER INDEX ... IGNORED in a file of --sql hides them",
+        "they are used like others", commented=True,
+    ),
+    "encryption": _Sign(
+        _code(rb"\A(?:CREATE|ALTER)\s[^;]*\bENCRYPTION\s*=\s*'Y'"), _ANY, None,
+        "encrypted tables (ENCRYPTION='Y')",
+        "sed \"s/ENCRYPTION='Y'/ENCRYPTION='N'/g\" changes the dump",
+        refusal="which need a keyring that no image has", commented=True,
+    ),
+    "plugins of MySQL": _Sign(
+        _code(rb"\A(?:CREATE|ALTER)\s+USER\b[^;]*\bIDENTIFIED\s+WITH\s+'?(?:caching_sha2_password"
+              rb"|sha256_password|auth_socket|authentication_\w+)\b"), None, (5, 7),
+        "accounts with plugins of MySQL",
+        "dump without accounts; create them in a file of --sql",
+        commented=True,
+    ),
+    "plugins of MariaDB": _Sign(
+        _code(rb"\A(?:CREATE|ALTER)\s+(?:OR\s+REPLACE\s+)?USER\b[^;]*\bIDENTIFIED\s+VIA\b"),
+        _ANY, None,
+        "accounts with IDENTIFIED VIA",
+        "dump without accounts; create them in a file of --sql",
     ),
 }  # fmt: skip
 """What ``suits`` looks for, by name."""
@@ -320,8 +372,10 @@ _UNREAD = re.compile(
 
 def signs_of(schema: bytes) -> set[str]:
     """The keys of ``SIGNS`` that a statement of a schema has, outside of strings and comments."""
-    part = _UNREAD.sub(b"''", schema[:HEAD])
-    return {key for key, sign in SIGNS.items() if sign.pattern.search(part)}
+    whole = schema[:HEAD]
+    part = _UNREAD.sub(b"''", whole)
+    found = SIGNS.items()
+    return {key for key, one in found if one.pattern.search(whole if one.commented else part)}
 
 
 @dataclass(frozen=True)
@@ -348,8 +402,8 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
         sign = SIGNS[key]
         since = sign.since(target)
         if since is None or (ours and ours < since):
-            effect = f": in {named} they {sign.effect}" if sign.effect else ""
-            what = f"the dump has {sign.what}{effect or f', which {named} does not know'}"
+            how = f"in {named} {sign.effect}" if sign.effect else sign.refusal.format(named=named)
+            what = f"the dump has {sign.what}, {how} ({counted(found.signs[key], 'statement')})"
             reasons.append(Misfit(what, sign.hint, fatal=not sign.effect))
     if found.functions:
         reasons.append(

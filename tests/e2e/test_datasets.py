@@ -303,3 +303,103 @@ def test_a_physical_backup_becomes_a_dataset(image: Site, tmp_path: Path) -> Non
     site.lab("dataset", "rm", name)
     assert site.settled() == []
     assert site.lab("dataset", "ls", "-o", "json").json == []
+
+
+OF_MYSQL = f"""\
+-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)
+--
+-- Host: localhost    Database: shop
+-- ------------------------------------------------------
+-- Server version\t8.0.36
+SET @@SESSION.SQL_LOG_BIN= 0;
+SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5';
+CREATE DATABASE shop;
+USE shop;
+CREATE TABLE customers (id INT PRIMARY KEY, mail VARCHAR(100), note JSON, UNIQUE KEY (mail),
+  upper_mail VARCHAR(100) GENERATED ALWAYS AS (UPPER(mail)) VIRTUAL, KEY ((LOWER(mail)))
+) COLLATE utf8mb4_0900_ai_ci;
+INSERT INTO customers (id, mail, note) VALUES (1, '{PLANTED[0]}', '{{"a": 1}}'),
+  (2, '{PLANTED[1]}', '[]');
+CREATE TABLE orders (id INT PRIMARY KEY, mail VARCHAR(100), amount INT);
+INSERT INTO orders VALUES (1, '{PLANTED[1]}', 7), (2, '{PLANTED[0]}', 8);
+CREATE TABLE people (id INT PRIMARY KEY, mail VARCHAR(200), KEY (mail));
+SET SESSION cte_max_recursion_depth = 10000;
+INSERT INTO people WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 9000)
+  SELECT i, CONCAT(i, 'planted@example.org', REPEAT('x', 150)) FROM n;
+CREATE TABLE parts (id INT PRIMARY KEY, name VARCHAR(20));
+INSERT INTO parts VALUES (1, 'bolt');
+CREATE DEFINER = gone@'10.20.%' VIEW names AS SELECT name FROM parts;
+CREATE EVENT purge ON SCHEDULE EVERY 1 SECOND DO DELETE FROM parts WHERE id > 1;
+CREATE TRIGGER seen BEFORE INSERT ON parts FOR EACH ROW SET NEW.name = UPPER(NEW.name);
+CREATE ROLE reader;
+GRANT SELECT ON shop.* TO reader;
+CREATE USER app@'%' IDENTIFIED BY 'secret';
+GRANT reader TO app@'%';
+SET DEFAULT ROLE reader TO app@'%';
+-- Dump completed on 2026-11-20 12:00:00
+"""
+
+
+@pytest.mark.rare  # tests/unit prove the statements on servers, and the programs of the guest
+def test_a_dataset_of_mysql(installation: Site, tmp_path: Path) -> None:
+    """A dump of MySQL, masked: a server of MySQL, replicas and a group, warm and with its data."""
+    site = installation
+    name = f"mysql-{site.token}"
+    dump, rules = tmp_path / "shop.sql", tmp_path / "rules.toml"
+    dump.write_text(OF_MYSQL)
+    rules.write_text(RULES.replace("note =", 'upper_mail = "keep"\nnote =').replace("-", "{}"))
+    create = ("dataset", "create", name, "--from", str(dump), "--mask", str(rules))
+    done = site.lab(*create, "-o", "json", timeout=1800)
+    made = done.json
+    assert made["engine"].startswith("mysql 9.")
+    assert (made["blueprint"], made["masked"]) == ("replication", True)
+    assert made["accounts"] == ["'app'@'%'", "'reader'@'%'"]
+    assert made["definers"] == ["gone@10.20.%"]
+    assert "GTID position, 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5" in done.stderr
+    assert site.settled() == []
+    masked: list[object] = []
+    for words in (("single",), ("replication", "--nodes", "2"), ("group", "--nodes", "3")):
+        lab = site.name(words[0])
+        with site.up(*words, "--dataset", name, "--name", lab) as view:
+            assert (view["started"], view["image"]) == ("warm", made["image"])
+            nodes = [node["name"] for node in view["nodes"]]
+            for node in nodes:
+                rows = site.sql(lab, node, "SELECT id, mail FROM shop.customers ORDER BY id")
+                assert all("@" in row[1] and "planted" not in row[1] for row in rows)
+                masked.append(rows)
+                joined = (
+                    "SELECT o.id, c.id FROM shop.orders o JOIN shop.customers c USING (mail)"
+                    " ORDER BY 1"
+                )
+                assert site.sql(lab, node, joined) == [[1, 2], [2, 1]]
+                counted = "SELECT COUNT(DISTINCT mail), MAX(LENGTH(mail)) FROM shop.people"
+                assert site.sql(lab, node, counted) == [[9000, 64]]
+            site.sql(lab, nodes[0], "INSERT INTO shop.parts VALUES (0, 'nut')")
+            grants = [row[0] for row in site.sql(lab, nodes[0], "SHOW GRANTS FOR app@'%'")]
+            assert "GRANT `reader`@`%` TO `app`@`%`" in grants
+            assert list(holding(site.root, b"planted@example.org")) == []
+    assert all(rows == masked[0] for rows in masked)
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
+
+
+@pytest.mark.rare  # tests/unit/guest/test_load_in_guest.py does it on this host
+def test_a_group_in_use_becomes_a_dataset(installation: Site) -> None:
+    """Its primary wakes alone; replicas of it begin without the group's history."""
+    site, name = installation, f"of-group-{installation.token}"
+    lab, clone = site.name("origin"), site.name("promoted")
+    with site.up("group", "--nodes", "3", "--name", lab):
+        site.sql(lab, "n1", "CREATE DATABASE crm")
+        site.sql(lab, "n1", "CREATE TABLE crm.people (id INT PRIMARY KEY)")
+        site.sql(lab, "n1", "INSERT INTO crm.people VALUES (1), (2)")
+        made = site.lab(
+            "dataset", "create", name, "--from", f"lab:{lab}", "-o", "json", timeout=900
+        ).json
+    assert [(t["database"], t["name"]) for t in made["tables"]] == [("crm", "people")]
+    for words in (("replication", "--nodes", "2"), ("group", "--nodes", "3")):
+        with site.up(*words, "--dataset", name, "--name", clone) as view:
+            assert view["started"] == "warm"
+            site.sql(clone, "n1", "INSERT INTO crm.people VALUES (3)")
+            assert site.sql(clone, "n1", "SELECT COUNT(*) FROM crm.people") == [[3]]
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []

@@ -146,7 +146,7 @@ def spool(
 def _check(found: Spool, path: Path, name: str) -> Spool:
     """``found``; raises LabError unless it can be what ``spool.write`` has returned."""
     odd = found.path != path or not path.is_file() or path.stat().st_size != found.size
-    if odd or not found.found.signs <= SIGNS.keys() or not found.parts:
+    if odd or not found.found.signs.keys() <= SIGNS.keys() or not found.parts:
         raise _invalid(name)
     return found
 

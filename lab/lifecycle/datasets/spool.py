@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.config.enginefile import DialectName
 from lab.datasets import directory, generate
-from lab.datasets.dump import STATEMENT_LIMIT, chunks, statements
+from lab.datasets.dump import STATEMENT_LIMIT, Statement, chunks, statements
 from lab.datasets.kinds import plain, sql
 from lab.datasets.live import OWN, Selection, opened
 from lab.datasets.pieces import Piece, content
@@ -27,13 +27,16 @@ from lab.datasets.source import (
     Source,
     StandardInput,
 )
-from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, Found, survey, truncated
+from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, SIGNS, Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import new_file, writing
 from lab.units import MIB
 
 _ALL = Selection()
 _SECRET = re.compile(rb"\b(?:IDENTIFIED|PASSWORD)\b", re.IGNORECASE)
+_NOTHING = b"DO 0"
+"""In the place of what is left out."""
+_NO_LINE_END = re.compile(rb"[^\n]")
 _FIRST = 4096
 """Bytes of the first line, which is written last: what it says follows from the rest."""
 
@@ -124,6 +127,7 @@ def write(
     server to be reached.
     """
     parts: list[SqlSlice] = []
+    left_out = _LeftOut(dialect)
     with new_file(path) as out:
         out.write(b"\n" * _FIRST)  # its size; see below
         done, line = _FIRST, 2
@@ -145,8 +149,9 @@ def write(
             done, line = done + 1, line + 1
 
         def surveyed(piece: Piece) -> Found:
+            seen = left_out.of(done + len(piece.before))
             try:
-                found = survey(copied(piece), piece.name, limit=limit)
+                found = survey(copied(piece), piece.name, limit=limit, seen=seen)
             finally:
                 if isinstance(piece.data, Generator):
                     piece.data.close()  # a program that is read ends now
@@ -169,8 +174,33 @@ def write(
         if source is not None and not found.databases:
             text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
         with writing(path):
+            left_out.blank(out.fileno())
             os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
     return Spool(path, size, tuple(parts), found)
+
+
+class _LeftOut:
+    """The statements of a spool that its server does not get."""
+
+    def __init__(self, dialect: DialectName) -> None:
+        self._dialect: DialectName = dialect
+        self._found: list[tuple[int, bytes]] = []
+
+    def of(self, begin: int) -> Callable[[str, Statement], None]:
+        """What ``survey`` calls for a piece that begins at this offset."""
+
+        def seen(sign: str, one: Statement) -> None:
+            unknown = SIGNS[sign].left_out and SIGNS[sign].since(self._dialect) is None
+            if unknown and len(one.text) < HEAD:  # else the server refuses the rest
+                self._found.append((begin + one.offset, one.text))
+
+        return seen
+
+    def blank(self, file: int) -> None:
+        """Leave them out: line ends stay, by which other statements are found."""
+        for at, statement in self._found:
+            rest = _NO_LINE_END.sub(b" ", statement[len(_NOTHING) :])
+            os.pwrite(file, _NOTHING + rest, at)
 
 
 def _pieces(
@@ -223,7 +253,7 @@ def _joined(parts: Iterable[Found]) -> Found:
             tables=known.tables + part.tables,
             statements=known.statements + part.statements,
             size=known.size + part.size,
-            signs=known.signs | part.signs,
+            signs=dict(Counter(known.signs) + Counter(part.signs)),
             functions=tuple(dict.fromkeys(known.functions + part.functions))[:FUNCTIONS_LIMIT],
             notes=known.notes + part.notes,
         )

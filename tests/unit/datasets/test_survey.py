@@ -46,7 +46,7 @@ def test_a_dump_of_mariadb() -> None:
     assert found == Found(
         program="mariadb-dump", dialect="mariadb", version="11.4.2-MariaDB-ubu2404", databases=(),
         named="shop", complete=True, tables=1, statements=4, size=len(MARIADB),
-        signs=frozenset({"uca1400"}),
+        signs={"uca1400": 1},
     )  # fmt: skip
     assert truncated(found, "x") is None
 
@@ -56,7 +56,9 @@ def test_a_dump_of_mysql_that_is_truncated() -> None:
     assert (found.program, found.dialect, found.version) == ("mysqldump", "mysql", "8.0.36-28")
     assert found.databases == ("shop", "c`rm", "other")
     assert found.named == ""
-    assert found.signs == {"gtid_purged", "utf8mb4_0900", "JSON", "expression index"}
+    assert found.signs == dict.fromkeys(
+        ("gtid_purged", "utf8mb4_0900", "JSON", "expression index"), 1
+    )
     assert found.complete is False
     error = truncated(found, "shop.sql")
     assert error is not None
@@ -132,7 +134,7 @@ def test_a_dump_of_an_unknown_program_is_not_called_truncated() -> None:
 
 
 def of(dialect: str, version: str, *signs: str) -> Found:
-    return Found(dialect=dialect, version=version, signs=frozenset(signs))  # type: ignore[arg-type]
+    return Found(dialect=dialect, version=version, signs=dict.fromkeys(signs, 3))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,12 @@ def of(dialect: str, version: str, *signs: str) -> Found:
         (of("mysql", "8.0.36", "utf8mb4_0900"), "mariadb", "11.4.4", True),
         (of("mysql", "8.0.36", "utf8mb4_0900"), "mariadb", "11.4.5", False),
         (of("mysql", "8.0.36", "JSON"), "mariadb", "11.8.2", False),
-        (of("mysql", "8.0.36", "gtid_purged"), "mariadb", "11.8.2", True),
+        (of("mysql", "8.0.36", "gtid_purged"), "mariadb", "11.8.2", False),
+        (of("mysql", "8.0.36", "invisible columns"), "mariadb", "11.8.2", False),
+        (of("mysql", "8.0.36", "invisible indexes"), "mariadb", "11.8.2", False),
+        (of("mysql", "8.0.36", "plugins of MySQL"), "mariadb", "11.8.2", True),
+        (of("mariadb", "11.8.2", "plugins of MariaDB"), "mysql", "9.7.4", True),
+        (of("mysql", "8.0.36", "encryption"), "mysql", "9.7.4", True),
         (of("mysql", "8.0.36", "expression index"), "mariadb", "11.8.2", True),
         (of("mariadb", "11.8.2", "uca1400"), "mariadb", "10.6.1", True),
         (of("mariadb", "11.8.2", "uca1400"), "percona-xtradb-cluster", "8.4.0", True),
@@ -157,7 +164,8 @@ def test_what_does_not_suit(found: Found, engine: str, version: str, fatal: bool
     assert reasons
     assert reasons[0].fatal is fatal
     assert all(one.what and one.hint for one in reasons)
-    assert any(version in one.what for one in reasons)
+    assert any(version in one.what or "no image" in one.what for one in reasons)
+    assert not found.signs or reasons[0].what.endswith("(3 statements)") or not fatal
 
 
 @pytest.mark.parametrize(
@@ -184,6 +192,14 @@ def test_what_suits(found: Found, engine: str, version: str) -> None:
         (b"CREATE TABLE t (a int) WITH SYSTEM VERSIONING", "system versioning"),
         (b"/*!50001 SET collation_connection = utf8mb4_ja_0900_as_cs */", "utf8mb4_0900"),
         (b"CREATE TABLE t (a char(1) COLLATE uca1400_ai_ci)", "uca1400"),
+        (b"CREATE TABLE t (\n  `a` int DEFAULT NULL /*!80023 INVISIBLE */,", "invisible columns"),
+        (b"CREATE TABLE t (\n  KEY `k` (`a`) /*!80000 INVISIBLE */", "invisible indexes"),
+        (b"CREATE TABLE t (`a` int) ENGINE=InnoDB /*!80016 ENCRYPTION='Y' */", "encryption"),
+        (
+            b"CREATE USER `a`@`%` IDENTIFIED WITH 'caching_sha2_password'",
+            "plugins of MySQL",
+        ),
+        (b"CREATE USER a IDENTIFIED VIA mysql_native_password USING '*'", "plugins of MariaDB"),
     ],
 )
 def test_signs_are_found(schema: bytes, sign: str) -> None:
@@ -196,6 +212,7 @@ def test_signs_are_found(schema: bytes, sign: str) -> None:
     [
         b"CREATE TABLE t (a int) COMMENT 'was utf8mb4_0900_ai_ci, and \\'uca1400_ai_ci'",
         b"CREATE TABLE t (a int /* ENGINE=Aria */)",
+        b"CREATE DATABASE `a` /*!80016 DEFAULT ENCRYPTION='N' */",
         b"/*!80000 SET @@GLOBAL.GTID_PURGED = 'x' */",
         b'CREATE PROCEDURE p() SELECT "WITH SYSTEM VERSIONING',
     ],

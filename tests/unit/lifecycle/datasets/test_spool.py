@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.config.enginefile import DialectName
 from lab.datasets.source import DumpFile, parse
 from lab.errors import InvalidSpec
 from lab.lifecycle.datasets import spool as spools
@@ -40,6 +41,23 @@ def test_what_is_written(tmp_path: Path) -> None:
         "CREATE TABLE t (id INT)",
         "INSERT INTO t VALUES (1);",
     ]
+
+
+def test_what_another_server_lacks_is_left_out(tmp_path: Path) -> None:
+    """Protects dumps of MySQL with GTIDs from a new dump; lines keep their numbers."""
+    text = "SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'a:1-5,\nb:7';\nCREATE TABLE t (id INT);\n"
+    path = tmp_path / "a.sql"
+    path.write_text(f"-- a dump\n{text}")
+    cases: dict[DialectName, bool] = {"mariadb": False, "mysql": True}
+    for dialect, kept in cases.items():
+        spool = spools.write(
+            DumpFile(path), [], tmp_path / dialect, "shop", lambda _: None, dialect=dialect
+        )
+        content = spool.path.read_bytes()
+        assert (b"GTID" in content) == kept
+        assert (b"\nDO 0 " in content) != kept
+        assert content.split(b"\n")[4] == b"CREATE TABLE t (id INT);"
+        assert spool.found.signs == {"gtid_purged": 1}
 
 
 def test_a_dump_with_databases_is_left_alone(tmp_path: Path) -> None:
