@@ -212,4 +212,5 @@ def _client(lab: Lab) -> str:
     """The command of the engine's client, which verifies the server where it has TLS."""
     family = family_of(lab.engine)
     verified = f"{family.client} --ssl-ca={CA_FILE} --{family.tls_option}"
-    return verified if lab.ssl_ca else family.client
+    plain = f"{family.client} --{family.plain_option}" if lab.unencrypted else family.client
+    return verified if lab.ssl_ca else plain

@@ -350,4 +350,6 @@ def client(engine: Engine) -> tuple[str, ...]:
         "--batch",
         "--binary-mode",
         "--default-character-set=utf8mb4",
+        # Clients of MariaDB since 11.4 want TLS at the socket, too; others do not know the option.
+        *(() if dialect_of(engine).tls else ("--loose-ssl=0",)),
     )

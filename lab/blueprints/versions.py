@@ -24,7 +24,8 @@ Where = Literal["link", "galera", "group"]
 _LONG_TERM: Sequence[Series] = ((5, 5), (5, 6), (5, 7), (8, 0), (8, 4), (9, 7))
 """MySQL's series with long-term support. From one of them or the innovation releases after it, the
 next one is the last to which a server is upgraded directly."""
-_SEVERAL = 2
+_SEVERAL: Mapping[DialectName, int] = {"mysql": 2}
+"""How many versions are supported where several servers are sources."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,15 @@ def cautions(
         and rule.dialect == family_of(engines[first].name).dialect
         and rule.broken(found[first], found[second])
     ]
-    mysql = all(family_of(engine.name).dialect == "mysql" for engine in engines.values())
-    if mysql and len({one.source for one in links}) > 1 and len(set(found.values())) > _SEVERAL:
+    dialects, versions = (
+        {family_of(one.name).dialect for one in engines.values()},
+        set(found.values()),
+    )
+    most = min((_SEVERAL[one] for one in dialects if one in _SEVERAL), default=len(versions))
+    if len({one.source for one in links}) > 1 and len(versions) > most:
         texts.append(
-            f"MySQL supports {_SEVERAL} versions where several servers are sources, and these have"
-            f" {len(set(found.values()))}"
+            f"MySQL supports {most} versions where several servers are sources, and these have"
+            f" {len(versions)}"
         )
     return texts
 

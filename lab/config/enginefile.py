@@ -70,6 +70,8 @@ class Family:
     """The option, without its hyphens, with which the client program verifies the server."""
     jdbc_tls: str
     """The parameters with which Connector/J does; ``{ca}``: the path of the certificate."""
+    plain_option: Annotated[str, _OPTION] = ""
+    """The option, without its hyphens, with which the client program uses no TLS."""
     loads_datasets: bool = False
     """Whether datasets can be made on it."""
     run: Annotated[tuple[tuple[str, str], ...], Key("a table of dates by series", _by_date)] = ()
@@ -134,9 +136,9 @@ def family_of(engine: str) -> Family:
     )  # fmt: skip
 
 
-def clients() -> dict[str, str]:
-    """The client programs of all families, each with its option that verifies a server."""
-    return {family.client: family.tls_option for family in families()}
+def clients() -> dict[str, Family]:
+    """The client programs of all families, each with one that has it."""
+    return {family.client: family for family in families()}
 
 
 def engines(added: Mapping[str, str] = NONE) -> tuple[str, ...]:

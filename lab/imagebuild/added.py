@@ -59,6 +59,8 @@ class Common:
     """What a build may have, and the name of the file by which it has it."""
     links: _Names
     """Absolute paths in the guest, and the names of the files that they lead to, if there."""
+    client_packages: Annotated[tuple[str, ...], list_of("a list of packages", _PACKAGE)] = ()
+    """Of an image whose build has no client program, where it need not have one."""
 
     @property
     def server(self) -> tuple[str, ...]:

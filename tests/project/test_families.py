@@ -105,7 +105,7 @@ from lab.lifecycle.datasets.engine import default_engine
 
 engine = Engine("tidb", "8.5", "[mysqld]\n", "/etc/my.cnf", "tidb", 1, 1, service="tidb.service")
 plan, member = Single(engines={"tidb": "TiDB"}), Member("n1", 1, "10.77.0.1")
-view = Some(engine="tidb", user="lab", password="x", ssl_ca="/home/lab ca.pem")
+view = Some(engine="tidb", user="lab", password="x", ssl_ca="/home/lab ca.pem", unencrypted="")
 foreign = survey.Found(dialect="mariadb", version="10.11.6-MariaDB")
 found = {
     "recipe": enginefile.recipe("tidb:8.5", plan.engines, "single"),
@@ -114,7 +114,7 @@ found = {
     "client": server.client(engine)[0],
     "renew": plan.renew(engine),
     "files": plan.files(member, [], engine, 1 << 30, EngineProfile())["/etc/my.cnf"].content,
-    "clients": enginefile.clients(),
+    "clients": {name: one.tls_option for name, one in enginefile.clients().items()},
     "datasets": default_engine(plan),
     "misfits": [one.what for one in survey.suits(foreign, "tidb", "8.5.0")],
     "jdbc": env.jdbc(view, Some(address="127.0.0.1:4000"), "crm"),

@@ -49,7 +49,7 @@ def look(root: Path, kinds: Sequence[Common]) -> Found:
     """What a build that was unpacked to ``root`` holds; raises InvalidSpec if it has no server."""
     base, server = _server(root, kinds)
     everything = list(_files(base))
-    programs = dict(_programs(base))
+    programs = {Path(server).name: server, **dict(_programs(base))}
     by_name: dict[str, str] = {}
     for path in everything:
         by_name.setdefault(Path(path).name, path)

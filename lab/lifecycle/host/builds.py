@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from lab.blueprints.dialects import check_version
 from lab.config import enginefile
 from lab.config.enginefile import Family, families
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
@@ -75,7 +76,11 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
             common = commons[family.builds]
             found = replace(found, programs=both_names(found, common))
             _check_programs(found, common, family)
-            says(found.programs[common.needed[1]])
+            version = apart.version(said)
+            check_version(family.dialect, version)
+            has_client = family.client in found.programs
+            if has_client:
+                says(found.programs[family.client])
         made = make_directory(work / name, REACHABLE)
         with ctx.progress.step("keep", "keeping the build"), writing(made):
             base = work / apart.FOREIGN / apart.TREE / found.base
@@ -83,11 +88,11 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
         build = Build(
             name=name,
             family=family.name,
-            version=apart.version(said),
+            version=version,
             said=said,
             suite=choice.suite,
             disk=choice.disk,
-            packages=choice.packages,
+            packages=(*choice.packages, *(() if has_client else common.client_packages)),
             features=tuple(one for one, file in common.features if file in found.files),
             links=tuple(_links(found, common, choice)),
             library_paths=found.library_paths,

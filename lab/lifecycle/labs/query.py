@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.blueprints import has_server
-from lab.config.enginefile import clients
+from lab.config.enginefile import Family, clients
 from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
@@ -160,7 +160,7 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
         "default-character-set=utf8mb4\n"
         # A server that is asked to LOAD DATA LOCAL may ask for any other file of ours.
         f"local-infile=0\n"
-        f"ssl-ca={account.ca}\n{known[Path(found).name]}\n"
+        f"{_tls_of(known[Path(found).name], account)}\n"
     )
     argv = [found, f"--defaults-file={options}"]
     if database:
@@ -169,6 +169,11 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
     # MySQL's client reads ~/.mylogin.cnf besides any file, unless another one is named.
     env = kept | {"MYSQL_TEST_LOGIN_FILE": os.devnull}
     return Client(argv, options, content, env)
+
+
+def _tls_of(family: Family, account: Account) -> str:
+    """The options by which a client verifies the server, or uses no TLS where that has none."""
+    return f"ssl-ca={account.ca}\n{family.tls_option}" if account.ca else family.plain_option
 
 
 def _primary(ctx: Context, name: str, writers: Sequence[str]) -> str:

@@ -136,6 +136,27 @@ def test_what_is_not_there_or_not_whole(add: Callable[..., EngineView], tmp_path
         add(mariadb_tree(tmp_path / "y"), says=says)
 
 
+def test_a_build_that_is_too_old(add: Callable[..., EngineView], tmp_path: Path) -> None:
+    says = SAYS.replace("11.4.5", "10.1.48")
+    with pytest.raises(InvalidSpec, match=r"MariaDB 10\.1\.48 is too old for labs") as raised:
+        add(mariadb_tree(tmp_path / "x"), says=says)
+    assert raised.value.hint == "the oldest version that works is 10.2"
+
+
+def test_a_server_of_mysql_without_its_client(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    """Protects builds of a server alone, which may lie at the top: Debian's client is used."""
+    tree = mariadb_tree(tmp_path / "x")
+    (tree / "bin/mariadbd").rename(tree / "mysqld")
+    (tree / "bin/mariadb").unlink()
+    add(tree, says="mysqld  Ver 5.6.24 for linux-glibc2.5 on x86_64 (MySQL Community Server)")
+    found = added.named(ctx.home.engines, "mine")
+    assert (found.family, found.version) == ("mysql", "5.6.24")
+    assert "default-mysql-client" in found.packages
+    assert dict(found.links)["/usr/sbin/mysqld"] == "/opt/lab/server/mysqld"
+
+
 def test_a_failure_leaves_nothing(
     ctx: Context, add: Callable[..., EngineView], tmp_path: Path
 ) -> None:

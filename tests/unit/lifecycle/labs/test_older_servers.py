@@ -14,10 +14,11 @@ from lab.errors import InvalidSpec
 from lab.fake.images import build
 from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
-from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.query import program, query
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.connection import account_of
 from lab.names import EVERYWHERE
+from lab.observe.account import Account
 from tests.support.lifecycle_world import World, named
 
 WHY = "MariaDB 10.2.11 reads no other certificate while it runs: it has no TLS"
@@ -50,3 +51,22 @@ def test_a_server_without_tls_is_not_published(tmp_path: Path) -> None:
         with pytest.raises(InvalidSpec, match=f"n1 cannot be published at {EVERYWHERE}: {WHY}"):
             up(ctx, named("shop", blueprint="single", nodes=1))
         assert not ctx.store.labs.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("mariadb", "skip-ssl"), ("mysql", "ssl-mode=DISABLED")]
+)
+def test_the_client_uses_no_tls_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, option: str
+) -> None:
+    """Protects `lab sql`: MariaDB's client since 11.4 wants TLS by itself."""
+    found = tmp_path / name
+    found.write_text("#!/bin/sh\n")
+    found.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = program(Account("lab", "x"), 3306, tmp_path / "options").content.splitlines()
+    assert without[-1] == option
+    assert not any(line.startswith("ssl-ca") for line in without)
+    verified = program(Account("lab", "x", ca="/ca"), 3306, tmp_path / "options").content
+    assert "ssl-ca=/ca" in verified
+    assert option not in verified
