@@ -139,6 +139,12 @@ _CREATE_DATABASE = re.compile(
     re.IGNORECASE,
 )
 _USE = re.compile(rb"USE\s+" + _NAME, re.IGNORECASE)
+_TABLE_NAME = re.compile(rb"CREATE\s+TABLE\s+(`(?:[^`]|``){1,300}`)", re.IGNORECASE)
+_INTO = re.compile(
+    rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(`(?:[^`]|``){1,300}`)", re.IGNORECASE
+)
+_GENERATED = re.compile(rb"\bGENERATED\s+ALWAYS\s+AS\b", re.IGNORECASE)
+_MARIADB_DUMP = re.compile(rb"^-- MariaDB dump ", re.MULTILINE)
 _CREATE_TABLE = re.compile(rb"CREATE\s+TABLE\b", re.IGNORECASE)
 _DATA = re.compile(rb"(?:INSERT|REPLACE)\b", re.IGNORECASE)
 _TRUNCATABLE = re.compile(rb"(?:INSERT|REPLACE|CREATE|/\*)", re.IGNORECASE)
@@ -187,7 +193,7 @@ def survey(
     databases: dict[str, None] = {}
     signs: Counter[str] = Counter()
     functions: dict[str, None] = {}
-    torn = False
+    torn, computing = False, _Computing(head)
     for statement in statements(passing(), name, limit=limit, head=HEAD):
         number = statement.number
         if number == 1 and (message := _MESSAGE.match(statement.text)):
@@ -200,7 +206,9 @@ def survey(
         if len(functions) < FUNCTIONS_LIMIT:
             functions |= dict.fromkeys(functions_of(statement.text))
         if _DATA.match(statement.text):
+            signs.update([_COMPUTED] * computing.fills(statement.text))
             continue
+        computing.defined(statement.text)
         if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
             databases[database] = None
         tables += bool(_CREATE_TABLE.match(statement.text))
@@ -221,6 +229,27 @@ def survey(
         signs=dict(signs),
         functions=tuple(functions)[:FUNCTIONS_LIMIT],
     )
+
+
+class _Computing:
+    """Tables of a dump with generated columns, for which mariadb-dump writes values."""
+
+    def __init__(self, head: bytearray) -> None:
+        self._head = head
+        self._names: set[bytes] = set()
+
+    def defined(self, statement: bytes) -> None:
+        """Look at a statement that may define a table."""
+        found = _TABLE_NAME.match(statement)
+        if found and _GENERATED.search(_UNREAD.sub(b"''", statement[:HEAD])):
+            self._names.add(found[1])
+
+    def fills(self, statement: bytes) -> bool:
+        """Whether a statement has rows of such a table."""
+        if not self._names:
+            return False
+        found = _INTO.match(statement)
+        return bool(found and found[1] in self._names and _MARIADB_DUMP.search(self._head))
 
 
 def database_of(statement: Statement) -> str:
@@ -276,6 +305,9 @@ _NAMED = 10
 def _code(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern, re.IGNORECASE)
 
+
+_COMPUTED = "values of generated columns"
+"""Found by two statements: of the table, and of its rows."""
 
 SIGNS: dict[str, _Sign] = {
     # MariaDB knows the names as aliases of its own from 11.4.5 on (MDEV-20912).
@@ -338,6 +370,12 @@ SIGNS: dict[str, _Sign] = {
         "invisible indexes",
         "ALTER TABLE ... ALTER INDEX ... IGNORED in a file of --sql hides them",
         "they are used like others", commented=True,
+    ),
+    _COMPUTED: _Sign(
+        _code(rb"\A(?!)"), _ANY, None,
+        "values of generated columns, as mariadb-dump writes them",
+        "dump with mysqldump, and create the dataset from the dump",
+        refusal="which {named} refuses (error 3105)",
     ),
     "encryption": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s[^;]*\bENCRYPTION\s*=\s*'Y'"), _ANY, None,

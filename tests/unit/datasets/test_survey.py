@@ -245,3 +245,24 @@ def test_loadable_functions_are_named(sql: bytes, names: tuple[str, ...]) -> Non
     assert bool(reasons) == bool(names)
     assert all(name in reasons[0] for name in names)
     assert not any(one.fatal for one in suits(found, "mariadb", "11.8.2"))
+
+
+def test_values_of_generated_columns() -> None:
+    """Protects from a load that fails at its rows: mariadb-dump writes what MySQL refuses."""
+    table = b"CREATE TABLE `t` (`a` int, `b` int GENERATED ALWAYS AS (`a` + 1) STORED);\n"
+    rows = b"INSERT INTO `t` VALUES (1,2);\nINSERT INTO `t` VALUES (2,3);\n"
+    end = b"-- Dump completed on 2026-11-20\n"
+    by_mariadb = b"-- MariaDB dump 10.19-11.8.2-MariaDB, for Linux\n-- Server version\t9.7.4\n"
+    by_mysql = b"-- MySQL dump 10.13  Distrib 9.7.4, for Linux\n"
+    found = survey([by_mariadb, table, rows, end])
+    assert found.signs == {"values of generated columns": 2}
+    [reason] = suits(found, "mysql", "9.7.4")
+    assert reason.fatal
+    assert reason.what == (
+        "the dump has values of generated columns, as mariadb-dump writes them, which MySQL 9.7.4"
+        " refuses (error 3105) (2 statements)"
+    )
+    assert "mysqldump" in reason.hint
+    assert not any(one.fatal for one in suits(found, "mariadb", "11.8.2"))
+    assert survey([by_mariadb, table, end]).signs == {}
+    assert survey([by_mysql, table, rows, end]).signs == {}
