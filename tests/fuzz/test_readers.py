@@ -13,7 +13,18 @@ from typing import Any, Literal
 import pytest
 
 from lab.config import tomlfile
-from lab.datasets import accounts, backup, datadir, directory, queries, redo, rules, shell, tabbed
+from lab.datasets import (
+    accounts,
+    backup,
+    datadir,
+    directory,
+    of_mysql,
+    queries,
+    redo,
+    rules,
+    shell,
+    tabbed,
+)
 from lab.datasets.dump import statements
 from lab.datasets.kinds import sql
 from lab.datasets.source import DataArchive, DumpDirectory
@@ -28,7 +39,7 @@ from lab.storage.stream import received
 from lab.wait import Deadline
 from tests.fuzz.runner import Limits, durations, fuzz, seeds
 from tests.support.data_directories import directory as data_directory
-from tests.support.data_directories import log, old_log, packed
+from tests.support.data_directories import directory_of_mysql, log, old_log, packed
 
 CHUNKS = 997
 """Bytes of a chunk: what is cut by its end is found too."""
@@ -191,18 +202,28 @@ def test_a_directory(
 
 
 @durations
-def test_an_archive_of_a_data_directory(tmp_path: Path, seconds: float) -> None:
-    """Protects the same; what is read of it is the stream of a prepared backup."""
-    path, logs = tmp_path / "a.tar", (log(), old_log(104))
-    some = [
-        packed(path, data_directory({"ib_logfile0": one, "shop/t.ibd": bytes(100)})).read_bytes()
-        for one in logs
-    ]
+@pytest.mark.parametrize("family", ["mariadb", "mysql"])
+def test_an_archive_of_a_data_directory(tmp_path: Path, seconds: float, family: str) -> None:
+    """Protects the same; what is read of it is what a guest unpacks."""
+    path = tmp_path / "a.tar"
+    some = {
+        "mariadb": [
+            data_directory({"ib_logfile0": one, "shop/t.ibd": bytes(100)})
+            for one in (log(), old_log(104))
+        ],
+        "mysql": [directory_of_mysql()],
+    }[family]
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        contents = backup.Contents()
-        drain(backup.checked(datadir.streamed(DataArchive(path), "11.8.6"), "x", contents))
+        source, contents = DataArchive(path), backup.Contents()
+        if family == "mysql":
+            opened = of_mysql.opened(source, "9.7.4")
+            assert sum(map(len, opened.data)) % 512 == 0
+            assert opened.found.prepared
+            return
+        drain(backup.checked(datadir.streamed(source, "11.8.6"), "x", contents))
         assert backup.described(contents, "x").prepared
 
-    assert fuzz(read, some, errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)
+    inputs = [packed(path, one).read_bytes() for one in some]
+    assert fuzz(read, inputs, errors=(InvalidSpec,), seconds=seconds, limits=LIMITS)

@@ -61,3 +61,32 @@ def packed(path: Path, there: Mapping[str, bytes], top: str = "./") -> Path:
             member.size = len(data)
             out.addfile(member, io.BytesIO(data))
     return path
+
+
+REDO_OF_MYSQL = "#innodb_redo/#ib_redo"
+
+
+def redo_of_mysql(
+    lsn: int = 9000, used: int = 9000 % 512, form: int = 6, by: bytes = b"MySQL 8.4.2"
+) -> bytes:
+    """A file of the redo log from 8192 on, with a checkpoint."""
+    found = bytearray(20480)
+    struct.pack_into(">I4xQ32s", found, 0, form, 8192, by)
+    struct.pack_into(">8xQ", found, 512, lsn)
+    at = 2048 + lsn - 8192
+    if 0 <= at < len(found):
+        struct.pack_into(">H", found, at - at % 512 + 4, used)
+    return bytes(found)
+
+
+def dictionary(version: int = 80402, more: bytes = b"LCTN=1;") -> bytes:
+    return bytes(4096) + b"\x07MYSQLD_VERSION=%d;" % version + more + bytes(4096)
+
+
+def directory_of_mysql(more: Mapping[str, bytes | None] | None = None) -> dict[str, bytes]:
+    found: dict[str, bytes | None] = {
+        "ibdata1": tablespace(flags=0), "mysql.ibd": dictionary(),
+        f"{REDO_OF_MYSQL}5": redo_of_mysql(),
+        "undo_001": bytes(100), "shop/t.ibd": bytes(16384), **(more or {}),
+    }  # fmt: skip
+    return {name: data for name, data in found.items() if data is not None}

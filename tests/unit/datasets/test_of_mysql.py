@@ -17,8 +17,11 @@ from lab.datasets.backup import Backup
 from lab.datasets.source import BackupDirectory, DataArchive, DataDirectory, parse
 from lab.errors import InvalidSpec
 from tests.support.backups import write
+from tests.support.data_directories import REDO_OF_MYSQL as TOP
+from tests.support.data_directories import dictionary, log, old_log, packed
 from tests.support.data_directories import directory as of_mariadb
-from tests.support.data_directories import log, old_log, packed, tablespace
+from tests.support.data_directories import directory_of_mysql as directory
+from tests.support.data_directories import redo_of_mysql as redo
 from tests.support.mariadb_server import NoServer, stopped
 from tests.support.mysql_server import server
 
@@ -91,34 +94,6 @@ def test_a_server_that_runs_is_refused(made: Made) -> None:
 
 
 # Directories that are made by hand
-
-TOP = "#innodb_redo/#ib_redo"
-
-
-def redo(
-    lsn: int = 9000, used: int = 9000 % 512, form: int = 6, by: bytes = b"MySQL 8.4.2"
-) -> bytes:
-    """A file of the redo log from 8192 on, with a checkpoint."""
-    found = bytearray(20480)
-    struct.pack_into(">I4xQ32s", found, 0, form, 8192, by)
-    struct.pack_into(">8xQ", found, 512, lsn)
-    at = 2048 + lsn - 8192
-    if 0 <= at < len(found):
-        struct.pack_into(">H", found, at - at % 512 + 4, used)
-    return bytes(found)
-
-
-def dictionary(version: int = 80402, more: bytes = b"LCTN=1;") -> bytes:
-    return bytes(4096) + b"\x07MYSQLD_VERSION=%d;" % version + more + bytes(4096)
-
-
-def directory(more: Mapping[str, bytes | None] | None = None) -> dict[str, bytes]:
-    found: dict[str, bytes | None] = {
-        "ibdata1": tablespace(flags=0), "mysql.ibd": dictionary(), f"{TOP}5": redo(),
-        "undo_001": bytes(100), "shop/t.ibd": bytes(16384), **(more or {}),
-    }  # fmt: skip
-    return {name: data for name, data in found.items() if data is not None}
-
 
 ENCRYPTED = bytes(54) + struct.pack(">I", 1 << 13) + bytes(1000)
 REFUSED: dict[str, tuple[Mapping[str, bytes | None], str]] = {
