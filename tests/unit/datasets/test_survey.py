@@ -87,6 +87,76 @@ def test_headers(line: bytes, program: str, dialect: str, version: str) -> None:
     assert found.complete is None
 
 
+BY_SERIES = {
+    "5.6.24": (b"5.6.24-log", b"SET @@GLOBAL.GTID_PURGED='x:1-5';", b"CHANGE MASTER TO MASTER_LOG"),
+    "5.7.44": (b"5.7.44", b"SET @@GLOBAL.GTID_PURGED='x:1-5';", b"CHANGE MASTER TO MASTER_LOG"),
+    "8.0.36": (b"8.0.36", b"SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'x:1-5';",
+               b"CHANGE MASTER TO MASTER_LOG"),
+    "8.4.7": (b"8.4.7-7", b"SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'x:1-5';",
+              b"CHANGE REPLICATION SOURCE TO SOURCE_LOG"),
+    "9.7.4": (b"9.7.4-2", b"SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'x:1-5';",
+              b"CHANGE REPLICATION SOURCE TO SOURCE_LOG"),
+}  # fmt: skip
+"""By version of mysqldump: the server's, and lines that follow from what it is to others."""
+
+
+@pytest.mark.parametrize("version", BY_SERIES)
+@pytest.mark.parametrize("is_commented", [False, True])
+def test_what_mysqldump_of_each_series_writes(version: str, is_commented: bool) -> None:
+    """Also of a replica; with --set-gtid-purged=COMMENTED and --source-data=2 as comments."""
+    server, purged, link = BY_SERIES[version]
+    if is_commented:
+        purged, link = b"/* %s */" % purged, b"-- %s" % link
+    text = b"""\
+-- MySQL dump 10.13  Distrib %s, for Linux (x86_64)
+--
+-- Host: localhost    Database: shop
+-- ------------------------------------------------------
+-- Server version\t%s
+
+/*!40101 SET @OLD_CHARACTER_SET_CLIENT=@@CHARACTER_SET_CLIENT */;
+/*!50503 SET NAMES utf8mb4 */;
+SET @MYSQLDUMP_TEMP_LOG_BIN = @@SESSION.SQL_LOG_BIN;
+SET @@SESSION.SQL_LOG_BIN= 0;
+
+--
+-- GTID state at the beginning of the backup \n--
+
+%s
+
+--
+-- Position to start replication or point-in-time recovery from
+--
+
+%s_FILE='binlog.000002', MASTER_LOG_POS=157;
+CREATE DATABASE /*!32312 IF NOT EXISTS*/ `shop` /*!40100 DEFAULT CHARACTER SET latin1 */;
+
+USE `shop`;
+CREATE TABLE `t` (
+  `a` int NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=latin1;
+LOCK TABLES `t` WRITE;
+INSERT INTO `t` VALUES (1);
+UNLOCK TABLES;
+SET @@SESSION.SQL_LOG_BIN = @MYSQLDUMP_TEMP_LOG_BIN;
+/*!40101 SET CHARACTER_SET_CLIENT=@OLD_CHARACTER_SET_CLIENT */;
+
+-- Dump completed%s
+""" % (version.encode(), server, purged, link, b"" if is_commented else b" on 2026-11-20 12:00:00")
+    found = survey([text])
+    assert (found.program, found.dialect, found.version) == ("mysqldump", "mysql", server.decode())
+    assert (found.databases, found.named, found.tables) == (("shop",), "shop", 1)
+    assert found.complete
+    assert found.signs == ({} if is_commented else {"gtid_purged": 1})
+    left_out = [one.what for one in suits(found, "mariadb", "11.8.6") if "GTID_PURGED" in one.what]
+    assert len(left_out) == (not is_commented)
+    assert not [one for one in suits(found, "mariadb", "11.8.6") if one.fatal]
+    assert not [one for one in suits(found, "mysql", "9.7.4") if one.fatal]
+    newer = [one for one in suits(found, "mysql", "8.0.40") if "newer than the server" in one.what]
+    assert bool(newer) == (version in ("8.4.7", "9.7.4"))
+    assert survey([text[:-60]]).complete is False
+
+
 HEADER = b"-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)\n"
 
 
