@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lab.config.enginefile import DialectName
+from lab.config.enginefile import DialectName, numbers
 from lab.datasets.dump import Statement, statements
 from lab.datasets.live import OWN
 
@@ -55,7 +55,14 @@ _EXPIRE = re.compile(rb" PASSWORD EXPIRE(?: NEVER| INTERVAL \d+ DAY| DEFAULT)?",
 _LOCKED = re.compile(rb" ACCOUNT LOCK\b", re.IGNORECASE)
 _HASH = re.compile(rb"\*[0-9A-F]{40}", re.IGNORECASE)
 _PRIVILEGE = re.compile(rb"\s*([A-Za-z_ ]+?)\s*(\((?:`(?:[^`]|``)*`|[^`)])*\))?\s*(?:,|\Z)")
-_PLUGINS = {b"mysql_native_password": b"mysql_native_password", b"auth_socket": b"unix_socket"}
+_LOCK = re.compile(rb" ACCOUNT (?:UN)?LOCK\b", re.IGNORECASE)
+_PASSWORD = re.compile(
+    rb" PASSWORD (?:HISTORY|REUSE|REQUIRE)| FAILED_LOGIN| ATTRIBUTE| COMMENT", re.I
+)
+_NATIVE = b"mysql_native_password"
+_WITHOUT_NATIVE = (8, 4)
+"""The first series of MySQL that does not have it, unless an option says so; 9.0 has removed it."""
+_PLUGINS = {_NATIVE: _NATIVE, b"auth_socket": b"unix_socket"}
 _PRIVILEGES = frozenset(
     b"ALL PRIVILEGES,ALTER,ALTER ROUTINE,CREATE,CREATE ROUTINE,CREATE TABLESPACE,"
     b"CREATE TEMPORARY TABLES,CREATE USER,CREATE VIEW,DELETE,DROP,EVENT,EXECUTE,FILE,INDEX,INSERT,"
@@ -68,8 +75,9 @@ _INCLUDED = frozenset([b"CREATE ROLE", b"DROP ROLE"])
 
 @dataclass
 class _Said:
-    """What does not become what it was."""
+    """What does not become what it was in a server of ``version``."""
 
+    version: str = ""
     locked: dict[str, None] = field(default_factory=dict)
     revoked: dict[str, None] = field(default_factory=dict)
     privileges: dict[str, None] = field(default_factory=dict)
@@ -84,12 +92,12 @@ class Script:
     notes: tuple[str, ...]
 
 
-def translated(script: bytes, name: str, dialect: DialectName) -> Script:
-    """``script`` for a server of ``dialect``, without accounts of images.
+def translated(script: bytes, name: str, dialect: DialectName, version: str = "") -> Script:
+    """``script`` for a server of ``dialect`` and ``version``, without accounts of images.
 
     ``name``: of the file. Raises InvalidSpec as ``statements``.
     """
-    found, said = list(statements([script], name, limit=_LIMIT)), _Said()
+    found, said = list(statements([script], name, limit=_LIMIT)), _Said(version)
     roles = {
         _key(role)
         for one in found
@@ -147,13 +155,23 @@ def _of_roles(text: bytes, roles: set[tuple[str, str]]) -> bytes:
     return _NOTHING
 
 
-def _as_it_is(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:  # noqa: ARG001
-    return text
+def _for_mysql(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:  # noqa: ARG001
+    match = _CREATE.fullmatch(text)
+    if match is None or match[2] != _NATIVE or numbers(said.version) < _WITHOUT_NATIVE:
+        return text
+    said.locked[f"{_shown(match[1])} ({_NATIVE.decode()})"] = None
+    kept = _LOCK.sub(b"", match[4])
+    end = b" ACCOUNT LOCK"
+    begin = _PASSWORD.search(kept)  # its clauses follow that of the lock
+    at = begin.start() if begin else len(kept)
+    return b"CREATE USER IF NOT EXISTS %s IDENTIFIED WITH caching_sha2_password BY %s%s%s%s" % (
+        match[1], b"RANDOM PASSWORD", kept[:at], end, kept[at:],
+    )  # fmt: skip
 
 
 _CHANGES: Mapping[DialectName, Callable[[bytes, set[tuple[str, str]], _Said], bytes]] = {
     "mariadb": _for_mariadb,
-    "mysql": _as_it_is,
+    "mysql": _for_mysql,
 }
 """What a statement becomes, by the dialect of the server that is to have it."""
 
@@ -205,7 +223,7 @@ def _granted(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -
 def _notes(said: _Said) -> Iterable[str]:
     if said.locked:
         yield (
-            "accounts are locked, since MariaDB cannot verify their passwords:"
+            "accounts are locked, since the server cannot verify their passwords:"
             f" {_listed(said.locked)}; a file of --sql with ALTER USER ... IDENTIFIED BY ..."
             " ACCOUNT UNLOCK gives them others"
         )

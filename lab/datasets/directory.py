@@ -47,16 +47,17 @@ _MODE = "SET SESSION SQL_MODE='NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES';\n"
 _REPEAT = "copy the directory again, or repeat the dump"
 
 
-def pieces(source: DumpDirectory, dialect: DialectName) -> Iterator[Piece]:
+def pieces(source: DumpDirectory, dialect: DialectName, version: str = "") -> Iterator[Piece]:
     """The SQL of a directory, in order, each piece to be read before the next.
 
-    ``dialect``: of the server that is to have it. Raises InvalidSpec for files that are missing,
-    damaged, truncated, unknown, or that change while they are read; HostUnfit as ``unpacked`` does.
+    ``dialect``, ``version``: of the server that is to have it. Raises InvalidSpec for files that
+    are missing, damaged, truncated, unknown, or that change while they are read; HostUnfit as
+    ``unpacked`` does.
     """
     before = _files(source)
     files = sorted(before)
     if source.layout == "mysqlsh":
-        yield from shell.pieces(source.path, files, dialect)
+        yield from shell.pieces(source.path, files, dialect, version)
     elif source.layout == "mydumper":
         yield from _of_mydumper(source.path, files)
     else:

@@ -107,9 +107,9 @@ class _Table(_Description, frozen=True):
     """Of partitions, by their names."""
 
 
-def pieces(top: Path, files: Iterable[Path], dialect: DialectName) -> Iterator[Piece]:
+def pieces(top: Path, files: Iterable[Path], dialect: DialectName, version: str) -> Iterator[Piece]:
     """The SQL of a directory that has ``files``, in order; raises as ``directory.pieces``."""
-    return _Directory(top, files).pieces(dialect)
+    return _Directory(top, files).pieces(dialect, version)
 
 
 class _Directory:
@@ -126,8 +126,8 @@ class _Directory:
         self._dump = self._described(DUMP, _Dump)
         self._sizes = self._described(DONE, _Done).chunk_file_bytes
 
-    def pieces(self, dialect: DialectName) -> Iterator[Piece]:
-        """The SQL, with accounts for a server of ``dialect``."""
+    def pieces(self, dialect: DialectName, version: str) -> Iterator[Piece]:
+        """The SQL, with accounts for a server of ``dialect`` and ``version``."""
         dump = self._dump
         schemas = {name: self._base(name, dump.basenames, name) for name in dump.schemas}
         described = {name: self._schema(schemas[name]) for name in schemas}
@@ -153,13 +153,13 @@ class _Directory:
             for name, view in views:
                 yield self._script(name, f"{view}.{end}")
         yield from self._global("@.post.sql")
-        yield from self._accounts(dialect)
+        yield from self._accounts(dialect, version)
 
-    def _accounts(self, dialect: DialectName) -> Iterator[Piece]:
+    def _accounts(self, dialect: DialectName, version: str) -> Iterator[Piece]:
         """Accounts come last: grants name tables and routines."""
         if USERS not in self._there:
             return
-        script = translated(self._text(USERS), str(self._top / USERS), dialect)
+        script = translated(self._text(USERS), str(self._top / USERS), dialect, version)
         before = self._session().encode()
         yield Piece(self._named(USERS), iter([script.text]), before, notes=script.notes)
 

@@ -289,6 +289,8 @@ class _Sign:
     """Whether it is in a string, or in a comment that MySQL executes and MariaDB does not."""
     left_out: bool = False
     """Whether its statement is left out for another server; ``effect`` says so."""
+    part: re.Pattern[bytes] | None = None
+    """What is left out of a statement, if that is not all of it; it has no end of a line."""
 
     def since(self, dialect: DialectName) -> tuple[int, ...] | None:
         """The first version of that dialect's servers that understands it."""
@@ -336,6 +338,14 @@ SIGNS: dict[str, _Sign] = {
         "the variable @@GLOBAL.GTID_PURGED",
         "labs begin without a history in any case",
         "its statement is left out", left_out=True,
+    ),
+    "removed mode": _Sign(
+        _code(rb"\A(?:/\*!\d+\s+)?SET\s[^;']{0,200}\bsql_mode\s*=\s*'[^']*\bNO_AUTO_CREATE_USER\b"),
+        _ANY, None,
+        "the mode NO_AUTO_CREATE_USER (sql_mode) of routines, triggers and events",
+        "no account is created by GRANT since MySQL 8.0",
+        "it is left out", commented=True, left_out=True,
+        part=_code(rb",NO_AUTO_CREATE_USER\b|\bNO_AUTO_CREATE_USER,?"),
     ),
     "expression index": _Sign(
         _code(rb"\bKEY\s+`[^`]+`\s*\(\s*\("), None, (8, 0, 13),

@@ -89,7 +89,7 @@ class _Request:
     limit: int = STATEMENT_LIMIT
     dialect: DialectName = "mariadb"
     version: str = ""
-    """Of the server that is to have a physical backup; empty: SQL is read."""
+    """Of the server that is to have it, like ``dialect``."""
     memory: int = MEMORY
     seconds: int = SECONDS
 
@@ -118,13 +118,15 @@ def spool(
     *,
     limit: int = STATEMENT_LIMIT,
     dialect: DialectName = "mariadb",
+    version: str = "",
     seconds: int = SECONDS,
 ) -> Spool:
     """``spool.write`` in a process of its own; raises the same, and for its limits InvalidSpec."""
     if isinstance(source, StandardInput):  # of a command's own user, who may wait
         return spools.write(
-            source, files, path, database, progress, selection, limit=limit, dialect=dialect
-        )
+            source, files, path, database, progress, selection, limit=limit, dialect=dialect,
+            version=version,
+        )  # fmt: skip
     memory = MEMORY_OF_SERVER if isinstance(source, Server) else MEMORY
     names = tuple(map(str, files))
     request = _Request(
@@ -136,6 +138,7 @@ def spool(
         selection,
         limit,
         dialect,
+        version,
         memory=memory,
         seconds=seconds,
     )
@@ -300,7 +303,7 @@ def _result(request: _Request, progress: Callable[[int], None]) -> object:
         return physical.write(source, path, request.version, request.dialect, progress)
     return spools.write(
         source, files, path, request.name, progress, request.selection, limit=request.limit,
-        dialect=request.dialect,
+        dialect=request.dialect, version=request.version,
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data
         limit = STATEMENT_LIMIT if ctx.data is None else _STATEMENT
         spool = apart.spool(
             sql, files, work / "spool", asked.name, read, asked.made.selection, limit=limit,
-            dialect=dialect, seconds=seconds,
+            dialect=dialect, version=engine.version, seconds=seconds,
         )  # fmt: skip
     for note in spool.found.notes:
         ctx.progress.note("dataset", note)

@@ -117,14 +117,15 @@ def write(
     *,
     limit: int = STATEMENT_LIMIT,
     dialect: DialectName = "mariadb",
+    version: str = "",
 ) -> Spool:
     """Write the SQL of ``source``, if there is one, then of ``files``, to the new file ``path``.
 
     ``database``: what tables go into if the dump names no database; ``progress`` is called with
     the bytes that are written; ``selection``: of a live server; ``limit``: bytes of one statement,
-    at most; ``dialect``: of the server that is to have it. Raises InvalidSpec for a dump that
-    is damaged, truncated or has the server's own databases; HostUnfit if there is no space, or no
-    server to be reached.
+    at most; ``dialect``, ``version``: of the server that is to have it. Raises InvalidSpec for a
+    dump that is damaged, truncated or has the server's own databases; HostUnfit if there is no
+    space, or no server to be reached.
     """
     parts: list[SqlSlice] = []
     left_out = _LeftOut(dialect)
@@ -163,7 +164,7 @@ def write(
 
         found = Found()
         if source is not None:
-            with closing(_pieces(source, selection, path.parent, dialect)) as pieces:
+            with closing(_pieces(source, selection, path.parent, dialect, version)) as pieces:
                 found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
             surveyed(Piece(str(file), content(file, sql)))
@@ -184,7 +185,7 @@ class _LeftOut:
 
     def __init__(self, dialect: DialectName) -> None:
         self._dialect: DialectName = dialect
-        self._found: list[tuple[int, bytes]] = []
+        self._found: list[tuple[int, bytes, re.Pattern[bytes] | None]] = []
 
     def of(self, begin: int) -> Callable[[str, Statement], None]:
         """What ``survey`` calls for a piece that begins at this offset."""
@@ -192,19 +193,22 @@ class _LeftOut:
         def seen(sign: str, one: Statement) -> None:
             unknown = SIGNS[sign].left_out and SIGNS[sign].since(self._dialect) is None
             if unknown and len(one.text) < HEAD:  # else the server refuses the rest
-                self._found.append((begin + one.offset, one.text))
+                self._found.append((begin + one.offset, one.text, SIGNS[sign].part))
 
         return seen
 
     def blank(self, file: int) -> None:
         """Leave them out: line ends stay, by which other statements are found."""
-        for at, statement in self._found:
+        for at, statement, part in self._found:
+            if part is not None:
+                os.pwrite(file, part.sub(b"", statement).ljust(len(statement)), at)
+                continue
             rest = _NO_LINE_END.sub(b" ", statement[len(_NOTHING) :])
             os.pwrite(file, _NOTHING + rest, at)
 
 
 def _pieces(
-    source: Source, selection: Selection, work: Path, dialect: DialectName
+    source: Source, selection: Selection, work: Path, dialect: DialectName, version: str
 ) -> Generator[Piece]:
     name = str(source)
     if isinstance(source, Generated):
@@ -214,7 +218,7 @@ def _pieces(
     elif isinstance(source, DumpFile):
         yield Piece(name, content(source.path, sql))
     elif isinstance(source, DumpDirectory):
-        yield from directory.pieces(source, dialect)
+        yield from directory.pieces(source, dialect, version)
     elif isinstance(source, Server):
         with opened(source, selection, work) as live:
             yield from live.pieces()

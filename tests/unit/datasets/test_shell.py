@@ -228,6 +228,21 @@ def test_accounts_stay_for_mysql_in_their_lines() -> None:
             assert line.rstrip() == was
 
 
+@pytest.mark.parametrize(
+    ("version", "is_locked"), [("8.0.40", False), ("8.4.5", True), ("", False)]
+)
+def test_accounts_whose_plugin_mysql_has_removed_are_locked(version: str, is_locked: bool) -> None:
+    """Protects loads of dumps of older servers: the server would refuse the plugin."""
+    script = translated(USERS.encode(), "x", "mysql", version)
+    (line,) = [one for one in script.text.splitlines() if b"CREATE USER" in one and b"app" in one]
+    assert (b"mysql_native_password" in line) is not is_locked
+    assert line.endswith(b" PASSWORD HISTORY DEFAULT PASSWORD REQUIRE CURRENT DEFAULT; ")
+    assert (b" BY RANDOM PASSWORD " in line) is is_locked
+    assert (b" ACCOUNT LOCK PASSWORD HISTORY" in line) is is_locked
+    assert b"'caching_sha2_password' AS" in script.text, "others stay"
+    assert bool(script.notes) is is_locked
+
+
 def test_names_that_are_too_long_for_a_file(db: Server, tmp_path: Path) -> None:
     schema, tables = "'" * 40, ["'" * 48 + end for end in "ab"]
     try:

@@ -60,6 +60,29 @@ def test_what_another_server_lacks_is_left_out(tmp_path: Path) -> None:
         assert spool.found.signs == {"gtid_purged": 1}
 
 
+@pytest.mark.parametrize(
+    ("mode", "left"),
+    [
+        ("A,NO_AUTO_CREATE_USER,B", "A,B"), ("NO_AUTO_CREATE_USER,B", "B"),
+        ("A,NO_AUTO_CREATE_USER", "A"), ("NO_AUTO_CREATE_USER", ""),
+    ],
+)  # fmt: skip
+def test_a_mode_that_mysql_has_removed_is_left_out(tmp_path: Path, mode: str, left: str) -> None:
+    """Protects dumps of MySQL 5.7 with routines: only that word, and no texts of theirs."""
+    first, path = "/*!50003 SET sql_mode              = '%s' */ ;\n", tmp_path / "a.sql"
+    body = "CREATE PROCEDURE p() SET sql_mode = 'NO_AUTO_CREATE_USER';\n"
+    path.write_text(first % mode + body)
+    cases: dict[DialectName, str] = {"mariadb": mode, "mysql": left}
+    for dialect, kept in cases.items():
+        spool = spools.write(
+            DumpFile(path), [], tmp_path / dialect, "shop", lambda _: None, dialect=dialect
+        )
+        lines = [line.decode() for line in spool.path.read_bytes().split(b"\n")[1:3]]
+        assert "".join(lines[0].split()) == "".join((first % kept).split())
+        assert lines[1] == body.rstrip("\n")
+        assert spool.found.signs == {"removed mode": 1}
+
+
 def test_a_dump_with_databases_is_left_alone(tmp_path: Path) -> None:
     spool = written(tmp_path, "CREATE DATABASE crm;\nUSE crm;\nCREATE TABLE t (id INT);")
     assert b"shop" not in spool.path.read_bytes()
