@@ -546,6 +546,12 @@ _OLDEST: Mapping[DialectName, tuple[str, str]] = {
 }
 """The oldest version that serves a lab, and what one before it lacks."""
 
+_LOADS: Mapping[DialectName, tuple[str, str]] = {
+    "mariadb": ("10.3", "queries that say what its columns are"),
+    "mysql": ("8.0.22", "statements by which accounts, links and rows are carried over"),
+}
+"""The oldest version that makes datasets, and what one before it lacks."""
+
 
 class Versioned(Protocol):
     """A server: its engine and its version."""
@@ -593,4 +599,15 @@ def check_version(name: DialectName, version: str) -> None:
         raise InvalidSpec(
             f"{family_of(name).title} {version} is too old for labs: it lacks {what}",
             hint=f"the oldest version that works is {oldest}",
+        )
+
+
+def check_loads(server: Versioned) -> None:
+    """Raise InvalidSpec for a server that is too old to make datasets."""
+    family = family_of(server.name)
+    oldest, what = _LOADS[family.dialect]
+    if _is_before(server.version, numbers(oldest)):
+        raise InvalidSpec(
+            f"{family.title} {server.version} is too old to make datasets: it lacks {what}",
+            hint=f"the oldest version that does is {oldest}; --init runs SQL in labs of older ones",
         )

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from lab.blueprints import blueprint, with_options
+from lab.blueprints.dialects import check_loads
 from lab.config.enginefile import family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
@@ -346,6 +347,7 @@ def _loaded(
     check_initial(with_options("single", options, 1), [base.recipe.engine], ["server"])
     rules = parse_rules(made.mask.encode(), MASK) if made.mask else None
     with images.using(ctx, base) as image:
+        check_loads(image.engine)
 
         def fill(key: str) -> tuple[Provenance, BuiltImage]:
             done = load(ctx, key, Load(name, image, made, source, accept, rules))

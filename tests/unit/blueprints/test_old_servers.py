@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lab.blueprints import Engine, Release, blueprint_of
-from lab.blueprints.dialects import DIALECTS, check_version, dialect_of
+from lab.blueprints.dialects import DIALECTS, check_loads, check_version, dialect_of
 from lab.blueprints.replication import account
 from lab.config.enginefile import DialectName
 from lab.config.profile import EngineProfile
@@ -108,3 +108,24 @@ def test_one_that_has_no_channels() -> None:
 def test_a_server_without_tls_has_the_older_passwords() -> None:
     old = replace(BUILDS["mysql-5.6.24"], version="5.7.44")
     assert "mysql_native_password AS" in account(old, "x")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "loads"),
+    [
+        ("mysql", "5.6.24", False),
+        ("mysql", "8.0.19", False),
+        ("percona-server", "8.0.36", True),
+        ("mysql", "9.7.4", True),
+        ("mariadb", "10.2.11", False),
+        ("mariadb", "10.11.5", True),
+    ],
+)
+def test_what_is_too_old_to_make_datasets(name: str, version: str, loads: bool) -> None:
+    """Protects from a syntax error in the middle of a load."""
+    server = Engine(name, version, "", "", "mysql", 1, 1)
+    if loads:
+        check_loads(server)
+        return
+    with pytest.raises(InvalidSpec, match=f"{version} is too old to make datasets"):
+        check_loads(server)
