@@ -17,6 +17,7 @@ from typing import Annotated, Any
 from lab.config import tomlfile
 from lab.errors import InvalidSpec, NotFound
 from lab.keys import Key, WrongType, complete, keys, list_of, matching
+from lab.units import SIZE
 
 BASE = "/opt/lab/server"
 """Where a build is in its guest: the directory above the one with the server."""
@@ -45,6 +46,8 @@ _Names = Annotated[tuple[tuple[str, str], ...], Key("a table of texts by name", 
 class Common:
     """What all builds of a family have in common."""
 
+    disk: Annotated[int, SIZE]
+    """Of their images, in bytes."""
     packages: Annotated[tuple[str, ...], list_of("a list of packages", _PACKAGE)]
     """Of their images, beside those of all guests and those with libraries of the build."""
     service: Annotated[str, matching("a systemd unit", r"[\w@.-]+\.service")]
@@ -86,8 +89,6 @@ class Build:
     """All that its ``--version`` says."""
     suite: str
     """Debian's release of its guests."""
-    disk: int
-    """Of its image, in bytes."""
     packages: tuple[str, ...]
     """Those with libraries of the programs."""
     features: tuple[str, ...]

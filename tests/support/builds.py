@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from pathlib import Path
 
+from lab.errors import LabError
 from lab.imagebuild import added
 from lab.imagebuild.added import Build
 from lab.paths import PRIVATE, REACHABLE, make_directory
-from lab.units import GIB
+from lab.run import run
+from tests.support.mariadb_server import NoServer, cache, sources
 
 PROGRAM = Path("/bin/true")
 """A real ELF file that needs nothing but the C library."""
@@ -47,7 +50,7 @@ def added_build(
     directory = make_directory(make_directory(engines, PRIVATE) / name, REACHABLE)
     build = Build(
         name=name, family=family, version=version, said=f"Ver {version}", suite="trixie",
-        disk=8 * GIB, packages=("libcrypt1",), features=features,
+        packages=("libcrypt1",), features=features,
         links=(("/usr/sbin/mariadbd", "/opt/lab/server/bin/mariadbd"),), library_paths=("lib",),
         options=(("plugin_dir", "lib/plugin"),), content=content, size=1, source="/builds/mine",
         added_at=time.time(), directory=directory,
@@ -55,3 +58,45 @@ def added_build(
     build.archive.write_bytes(b"")
     added.write(build)
     return build
+
+
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
+
+
+def maven(artefact: str) -> Path:
+    """A file of Maven's repository, as this machine is configured for it; raises NoServer."""
+    if not shutil.which("mvn"):
+        raise NoServer("there is no mvn to get builds with")
+    place = cache() / "maven"
+    place.mkdir(parents=True, exist_ok=True)
+    _, name, version = artefact.split(":")
+    target = place / f"{name}-{version}.jar"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=place) as scratch:
+            try:
+                run(["mvn", "-q", "-B", _COPY, f"-Dartifact={artefact}:jar",
+                     f"-DoutputDirectory={scratch}"], timeout=600)  # fmt: skip
+            except LabError as error:
+                raise NoServer(f"{artefact} cannot be had: {error}") from error
+            (Path(scratch) / target.name).rename(target)
+    return target
+
+
+def packages(names: tuple[str, ...], suite: str) -> Path:
+    """A directory with Debian's packages of a suite, kept between runs; raises NoServer."""
+    if not shutil.which("apt-get"):
+        raise NoServer("there is no apt-get to get packages with")
+    place = cache() / f"packages-{suite}-{names[0]}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+            work = Path(scratch)
+            (work / "debs").mkdir()
+            try:
+                apt = ["apt-get", "-q", *sources(work, suite)]
+                run([*apt, "update"], timeout=300)
+                run([*apt, "download", *names], timeout=300, cwd=work / "debs")
+            except LabError as error:
+                raise NoServer(f"{names[0]} cannot be had: {error}") from error
+            (work / "debs").rename(place)
+    return place

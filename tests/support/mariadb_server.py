@@ -94,7 +94,7 @@ def _unpack(package: str, place: Path, root: Path, suite: str, only: str) -> Non
     with tempfile.TemporaryDirectory(dir=place, prefix=f"{package}.") as scratch:
         work = Path(scratch)
         try:
-            apt = ["apt-get", "-q", *(_sources(work, suite) if suite else [])]
+            apt = ["apt-get", "-q", *(sources(work, suite) if suite else [])]
             if suite:
                 run([*apt, "update"], timeout=300)
             run([*apt, "download", package], timeout=300, cwd=work)
@@ -115,7 +115,7 @@ def _unpack(package: str, place: Path, root: Path, suite: str, only: str) -> Non
         (work / "root").rename(root)
 
 
-def _sources(work: Path, suite: str) -> list[str]:
+def sources(work: Path, suite: str) -> list[str]:
     """apt's options for another suite of the mirror that this host uses; raises NoServer."""
     found = re.search(r"^URIs:\s*(\S+)", _text("debian.sources"), re.M)
     if found is None:

@@ -48,7 +48,7 @@ sys.path[:] = {!r}
 from {} import main
 main(*sys.argv[1:])
 """
-_VERSION = re.compile(r"Ver (\d+\.\d+\.\d+)\S* for \S+ on \S+")
+_VERSION = re.compile(r"\bVer (\d+\.\d+\.\d+)")
 _LIBRARY = re.compile(r"([\w.+-]+\.so[\w.]*): cannot open|version `(\S+)' not found")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import RECIPES
-from lab.keys import Key, WrongType, complete, keys
-from lab.units import SIZE
+from lab.keys import WrongType, complete, keys, parse_all
 
 FILE = RECIPES / "libraries.toml"
 _OF_C = frozenset({
@@ -95,17 +94,12 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _size(value: object) -> int:
-    return int(SIZE.parse(value))
-
-
 @dataclass(frozen=True)
 class Release:
     """A release of Debian's; see images/libraries.toml."""
 
     glibc: str
     cxx: str
-    disk: Annotated[int, Key("a size", _size)]
 
     def has(self, glibc: str, cxx: str) -> bool:
         """Whether its C and C++ libraries are new enough."""
@@ -144,8 +138,6 @@ def debian(file: Path = FILE) -> Debian:
 
 
 def _parsed(table: object, file: Path) -> dict[str, Any]:
-    from lab.keys import parse_all
-
     return parse_all(keys(Release), table, file)
 
 
@@ -154,7 +146,6 @@ class Choice:
     """The release for a build, and what it gets of it."""
 
     suite: str
-    disk: int
     packages: tuple[str, ...]
     links: tuple[tuple[str, str], ...] = field(default=())
     """Further names of libraries: absolute paths, and what they lead to."""
@@ -176,7 +167,7 @@ def choose(wanted: Mapping[str, str], glibc: str, cxx: str, known: Debian | None
         )
     for suite, release in known.releases.items():
         if release.has(glibc, cxx) and all(suite in known.libraries[name] for name in asked):
-            return _choice(known, suite, release, list(asked))
+            return _choice(known, suite, list(asked))
     details = [
         f"{asked[name]} needs {name}: {', '.join(known.libraries[name])}"
         for name in sorted(asked)
@@ -194,11 +185,11 @@ def _had(known: Debian, name: str) -> str:
     return f" ({known.gone[name]})" if name in known.gone else " (no known package)"
 
 
-def _choice(known: Debian, suite: str, release: Release, names: list[str]) -> Choice:
+def _choice(known: Debian, suite: str, names: list[str]) -> Choice:
     packages, links = set(), []
     for name in names:
         package, _, there = known.libraries[name][suite].partition(" ")
         packages.add(package)
         if there:
             links.append((f"/usr/lib/x86_64-linux-gnu/{name}", there))
-    return Choice(suite, release.disk, tuple(sorted(packages)), tuple(sorted(links)))
+    return Choice(suite, tuple(sorted(packages)), tuple(sorted(links)))

@@ -91,7 +91,6 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
             version=version,
             said=said,
             suite=choice.suite,
-            disk=choice.disk,
             packages=(*choice.packages, *(() if has_client else common.client_packages)),
             features=tuple(one for one, file in common.features if file in found.files),
             links=tuple(_links(found, common, choice)),

