@@ -213,9 +213,13 @@ class Home:
         """The directory of an image's files (its disk is a volume)."""
         return self.directory(Owner("image", key))
 
-    def seed(self, of: Owner | CaptureRef, node: str) -> Path:
-        """The small disk from which a node reads its configuration at boot."""
-        return self.directory(of) / f"{_part(node)}.seed"
+    def seed(self, of: Owner | CaptureRef, node: str, image: str = "") -> Path:
+        """The small disk from which a node reads its configuration at boot.
+
+        ``image``: of a node whose system was replaced by that of another image, its key.
+        """
+        name = f"{_part(node)}@{_part(image)}" if image else _part(node)
+        return self.directory(of) / f"{name}.seed"
 
     def private(self, owner: Owner) -> Path:
         """The directory of an owner's secrets, such as keys."""

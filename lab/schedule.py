@@ -20,6 +20,10 @@ PERIODS: Mapping[str, float] = {"hourly": 3600.0, "daily": 86400.0, "weekly": 60
 ORIGIN = "origin"
 """The label of what a lab was when it was made."""
 
+FORMER = "former"
+"""The label of a node's former system, on that volume alone, while another one takes its place; and
+the name of the volume that is a clone of it."""
+
 KEEP_LIMIT = 999
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 _STAMP = "%Y%m%dt%H%M%S"
@@ -75,7 +79,7 @@ def check_name(name: str) -> str:
             f"{name!r} is not a name for a snapshot",
             hint="small letters, digits, hyphens and underscores, 31 at most",
         )
-    if name in PERIODS or name == ORIGIN:
+    if name in PERIODS or name in (ORIGIN, FORMER):
         raise InvalidSpec(f"{name} is a reserved name", hint="choose another name")
     return name
 

@@ -203,6 +203,7 @@ class RootVerbs(Verbs):
         "start": "lab.cli.verbs.power:start",
         "stop": "lab.cli.verbs.power:stop",
         "promote": "lab.cli.verbs.power:promote",
+        "upgrade": "lab.cli.verbs.upgrade:upgrade",
         "extend": "lab.cli.verbs.power:extend",
         "snapshot": SnapshotVerbs,
         "rollback": "lab.cli.verbs.snapshot:rollback",

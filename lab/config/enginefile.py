@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
-from lab.keys import Given, Key, WrongType, complete, keys, matching, parse_all
+from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching, parse_all
 from lab.suggest import did_you_mean
 
 FILE = Path(__file__).parents[1] / "recipes" / "engines.toml"
@@ -25,6 +25,7 @@ FILE = Path(__file__).parents[1] / "recipes" / "engines.toml"
 _WORD = matching("a word of small letters, digits and hyphens", r"[a-z][a-z0-9-]*")
 _SERIES = matching("a series such as 8.4", r"[0-9]+(\.[0-9]+)*")
 _OPTION = matching("an option such as ssl-mode=REQUIRED", r"[a-z][a-z-]*(=[A-Za-z_]+)?")
+_ARGUMENT = matching("an argument of a program", r"[\w./=-]+")
 _RECIPE = matching("a recipe such as mariadb-10.11", r"[a-z][a-z0-9.-]*")
 
 
@@ -74,6 +75,10 @@ class Family:
     """The option, without its hyphens, with which the client program uses no TLS."""
     loads_datasets: bool = False
     """Whether datasets can be made on it."""
+    checks: Annotated[tuple[str, ...], list_of("a list of words", _ARGUMENT)] = ("true",)
+    """The command that fails, and says why, if the server does not know all of its options."""
+    upgrade: Annotated[tuple[str, ...], list_of("a list of words", _ARGUMENT)] = ()
+    """The program, with its arguments, that upgrades system tables where the server does not."""
     run: Annotated[tuple[tuple[str, str], ...], Key("a table of dates by series", _by_date)] = ()
     """The series that the project's own tests ran labs on, and the last day, as 2026-11-27."""
     says: str = ""

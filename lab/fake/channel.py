@@ -71,6 +71,8 @@ class FakeChannel:
             raise NotReady(f"the guest agent of {self._guest} does not answer")
         if argv[0] in _SAID:
             return _SAID[argv[0]]
+        if argv[0] == "/usr/lib/lab/carry":
+            return self._servers.carry(self._guest)
         if argv[0] == "/usr/lib/lab/sql" or list(argv) == ["/usr/lib/lab/source", "follow"]:
             return self._statements(argv, stdin.decode().splitlines()).encode()
         if argv[0] in clients():
@@ -161,6 +163,7 @@ class FakeChannel:
 
 _SAID = {
     "/bin/sync": b"",  # what a fake guest writes is on its disk at once
+    "mariadb-upgrade": b"",
 }
 _PROGRAMS: dict[str, Callable[[Inside, Sequence[str]], None]] = {
     "systemctl": service,

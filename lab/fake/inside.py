@@ -347,6 +347,8 @@ def execute(inside: Inside, statement: str) -> Result:
         return Result()
     if statement.startswith(_OF_ACCOUNTS):
         return Result()
+    if statement.startswith("CHECKSUM TABLE "):
+        return _checksums(inside, re.findall(r"`([^`]+)`\.`([^`]+)`", statement))
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         try:
             for earlier in inside.statements:
@@ -387,6 +389,15 @@ def information(inside: Inside, statement: str) -> Result:
     return Result(("", "", "", "", ""), tuple(found))
 
 
+def _checksums(inside: Inside, tables: Sequence[tuple[str, str]]) -> Result:
+    rows = []
+    for schema, name in tables:
+        found = execute(inside, f'SELECT * FROM {schema}."{name}"')  # noqa: S608
+        digest = hashlib.sha256(repr(found.rows).encode()).hexdigest()
+        rows.append((f"{schema}.{name}", int(digest[:8], 16)))
+    return Result(("Table", "Checksum"), tuple(rows), len(rows))
+
+
 def fits(password: str, kept: str, plugin: str) -> bool:
     """Whether ``kept`` is what a server has of ``password``, and ``plugin`` how it is proved."""
     if kept.startswith("0x"):
@@ -399,6 +410,10 @@ def fits(password: str, kept: str, plugin: str) -> bool:
 
 def _replay(database: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
     if match := _DATABASE.match(statement):
+        attached = [row[1] for row in database.execute("PRAGMA database_list").fetchall()]
+        exists = match[2] in attached
+        if " EXISTS " in statement.upper() and exists != (match[1].upper() == "DROP"):
+            return database.execute("SELECT 1 WHERE 0")
         if match[1].upper() == "DROP":
             return database.execute(f"DETACH DATABASE {match[2]}")
         return database.execute(f"ATTACH DATABASE ':memory:' AS {match[2]}")

@@ -181,6 +181,14 @@ class FakeServers:
                 guest_side.write_inside(record.disks, inside)
             return ""
 
+    def carry(self, guest: GuestName) -> bytes:
+        """What the guest's program of that name does and prints; raises NotReady."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            former = [disk for disk in record.disks if disk.serial == "lab-former"]
+            guest_side.write_inside(record.disks, guest_side.read_inside(former))
+        return b""
+
     def log(self, guest: GuestName) -> str:
         """What the server of a guest has logged."""
         with self._guests.hold():

@@ -25,6 +25,7 @@ from lab.requests.labs import (
     RollBack,
     StartLab,
     StopLab,
+    UpgradeLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lab.views.host import GcReport
     from lab.views.labs import LabView
     from lab.views.snapshots import SnapshotView
+    from lab.views.upgrades import UpgradeView
 
 
 def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> Any:
@@ -83,6 +85,12 @@ def _promote(ctx: Context, asked: Promote, timeout: float) -> LabView:
     from lab.lifecycle.labs.promote import promote
 
     return promote(ctx, asked.lab, asked.node, force=asked.force, timeout=timeout)
+
+
+def _upgrade(ctx: Context, asked: UpgradeLab, timeout: float) -> UpgradeView:
+    from lab.lifecycle.labs.upgrade import upgrade
+
+    return upgrade(ctx, asked, timeout=timeout)
 
 
 def _roll_back(ctx: Context, asked: RollBack, timeout: float) -> LabView:
@@ -214,6 +222,7 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     StartLab: _start,
     StopLab: _stop,
     Promote: _promote,
+    UpgradeLab: _upgrade,
     RollBack: _roll_back,
     BranchLab: _branch,
     TakeSnapshot: _take_snapshot,

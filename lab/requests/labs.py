@@ -275,6 +275,19 @@ def power(action: Action, **fields: Any) -> Power:
     return _POWER[action](force=action == "kill", **fields)
 
 
+class UpgradeLab(LabRequest, frozen=True, kw_only=True):
+    """The upgrade of the servers of a lab, one after the other, to another series."""
+
+    to: Annotated[
+        str,
+        Meta(pattern=ENGINE, description="The engine, with its series.", examples=["mariadb:11.8"]),
+    ]
+    node: Annotated[str, EMPTY, Meta(description="The only node; null: all, the writer last.")] = ""
+    keep_failed: Annotated[
+        bool, Meta(description="After a step that failed: no rollback to the snapshot before it.")
+    ] = False
+
+
 class ChangeLab(LabRequest, frozen=True, kw_only=True):
     """Changes of a lab; fields that are left out stay."""
 

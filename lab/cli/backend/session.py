@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         RollBack,
         StartLab,
         StopLab,
+        UpgradeLab,
     )
     from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
     from lab.views.archives import ExportView, ImportView
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lab.views.host import GcReport
     from lab.views.labs import LabStatus, LabView, Preview
     from lab.views.snapshots import SnapshotView
+    from lab.views.upgrades import UpgradeView
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Session(Protocol):
     def run(self, request: ExportArchive) -> ExportView: ...
     @overload
     def run(self, request: ImportArchive) -> ImportView: ...
+    @overload
+    def run(self, request: UpgradeLab, *, timeout: float) -> UpgradeView: ...
 
     def preview(self, request: CreateLab) -> Preview:
         """What the request would create, and from which image and template."""

@@ -10,6 +10,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.names import CaptureRef, GuestName, Owner
 from lab.paths import remove_directory, writing
+from lab.schedule import FORMER
 from lab.storage import Volume
 
 
@@ -22,6 +23,7 @@ def release(ctx: Context, owner: Owner) -> list[str]:
     """
     guests = release_guests(ctx, owner)
     volumes = [volume for volume in ctx.storage.volumes() if volume.name.owner == owner]
+    volumes.sort(key=lambda volume: volume.name.volume != FORMER)  # a clone of another one
     removed = [f"guest {guest}" for guest in guests]
     removed += _destroy(ctx, volumes)
     removed += _files(ctx, owner, guests)

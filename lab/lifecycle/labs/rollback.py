@@ -10,7 +10,7 @@ from typing import Any
 
 from lab import host
 from lab.errors import Conflict, LabError, RestoreFailed
-from lab.lifecycle.captures import manifests, template
+from lab.lifecycle.captures import manifests, system, template
 from lab.lifecycle.captures.capture import Capture, parent_of, unformed
 from lab.lifecycle.captures.clone import unrestored, wake
 from lab.lifecycle.captures.manifests import Damaged
@@ -75,8 +75,8 @@ def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeo
     """Put one node back and boot it."""
     if capture.label == ORIGIN:
         _check_alone(ctx, record, node)
-    _put_back(ctx, record, capture, [node], node.name)
-    nodes = move_taken(ctx, [node])
+    record, nodes = _put_back(ctx, record, capture, [node], node.name)
+    nodes = move_taken(ctx, nodes)
     if capture.label == ORIGIN:
         images = images_of(ctx, record, nodes_of(ctx, record.name))
         _boot_new(ctx, record, images, nodes, timeout)
@@ -96,7 +96,7 @@ def _all_to_origin(
     cold: bool,
 ) -> None:
     """Put a lab back to what it was when it was made: a clone that is resumed, or booted new."""
-    _put_back(ctx, record, capture, nodes)
+    record, nodes = _put_back(ctx, record, capture, nodes)
     nodes, images = move_taken(ctx, nodes), images_of(ctx, record, nodes)
     # Lock order: a command that makes the template again holds it while it waits for a slot.
     with (
@@ -121,7 +121,7 @@ def _all_to_snapshot(
 ) -> None:
     """Put a lab back to a snapshot: resumed from its RAM, or booted from its disks."""
     warm = capture.warm and not asked.cold
-    _put_back(ctx, record, capture, nodes)
+    record, nodes = _put_back(ctx, record, capture, nodes)
     if not warm:
         interrupted.end(ctx, record.name)  # what its disks are now can be started
     nodes, images = move_taken(ctx, nodes), images_of(ctx, record, nodes)
@@ -160,8 +160,11 @@ def _put_back(
     capture: Capture,
     nodes: Sequence[Node],
     node: str | None = None,
-) -> None:
-    """Stop ``nodes`` and roll their disks back; ``node``: the name of the only one."""
+) -> tuple[LabRecord, Sequence[Node]]:
+    """Stop ``nodes`` and roll their disks back; ``node``: the name of the only one.
+
+    Returns the record and the nodes as they are then: with the images that they had.
+    """
     name, label = record.name, capture.label
     volumes = volumes_of(ctx, name, node)
     if not interrupted.exists(ctx, name):  # an interrupted one must be completed
@@ -176,7 +179,9 @@ def _put_back(
         # Until it runs again: a command that is killed now leaves a lab that can be started.
         if node is None:
             ctx.store.labs.update(name, **power.STOPPED)
+        each(lambda n: system.forget_former(ctx, n), nodes)
         each(lambda v: ctx.storage.rollback(v, label), volumes)
+        return system.put_back(ctx, record, capture, nodes)
 
 
 def _check_alone(ctx: Context, record: LabRecord, node: Node) -> None:

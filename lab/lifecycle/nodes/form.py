@@ -139,8 +139,11 @@ def seed_of(ctx: Context, node: Node, parent: CaptureRef | None, segment: int) -
     """The seed that ``node`` boots with once it was made; ``parent``: what it is a clone of.
 
     Where guests have addresses of their own, a clone has a seed of its own, which is written. So
-    has a clone of another lab, whose seed it is a copy of.
+    has a clone of another lab, whose seed it is a copy of, and a node whose system was replaced.
     """
+    replaced = ctx.home.seed(node.owner, node.name, node.image) if node.image else None
+    if replaced is not None and replaced.exists():
+        return replaced
     own = ctx.home.seed(node.owner, node.name)
     if parent is not None and node.guest_address:
         return put_seed(ctx, own, address_seed(node, segment))

@@ -29,7 +29,7 @@ from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, entries, make_directory, sync, writing
 from lab.requests.snapshots import TakeSnapshot
-from lab.schedule import ORIGIN, Taken
+from lab.schedule import FORMER, ORIGIN, Taken
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.suggest import did_you_mean
@@ -343,7 +343,7 @@ def everywhere(ctx: Context) -> dict[str, list[Taken]]:
     """``taken`` of all labs that have volumes, by name; asks the storage once."""
     labels: dict[str, list[list[str]]] = {}
     for volume, found in ctx.storage.labels().items():
-        if volume.owner.kind == "lab":
+        if volume.owner.kind == "lab" and volume.volume != FORMER:
             labels.setdefault(volume.owner.name, []).append(found)
     return {name: _whole(found, _incomplete(ctx, name)) for name, found in labels.items()}
 
@@ -354,6 +354,7 @@ def _whole(labels: Sequence[Sequence[str]], incomplete: Collection[str]) -> list
         return []
     first, *others = labels
     whole = [label for label in first if all(label in other for other in others)]
+    whole = [label for label in whole if label != FORMER]
     return [schedule.read(label) for label in whole if label not in incomplete]
 
 
@@ -364,9 +365,10 @@ def _incomplete(ctx: Context, name: str) -> set[str]:
 
 
 def volumes_of(ctx: Context, name: str, node: str | None = None) -> list[VolumeName]:
-    """The volumes of a lab, or of one of its nodes."""
+    """The volumes of a lab, or of one of its nodes, that nodes boot from."""
     owner = Owner("lab", name)
     names = [v.name for v in ctx.storage.volumes() if v.name.owner == owner]
+    names = [name for name in names if name.volume != FORMER]
     return [volume for volume in names if node in (None, volume.node)]
 
 
@@ -421,7 +423,7 @@ def _torn(ctx: Context, name: str) -> list[str]:
         return []
     whole = set(labels[0]).intersection(*labels) - _incomplete(ctx, name)
     known = {path.name for path in ctx.home.capture_directories(name)}
-    return sorted(known.union(*labels) - whole)
+    return sorted(known.union(*labels) - whole - {FORMER})
 
 
 def _running(ctx: Context, nodes: Sequence[Node]) -> list[GuestName]:

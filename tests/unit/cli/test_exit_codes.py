@@ -14,14 +14,16 @@ from lab.lifecycle.labs.up import up
 from tests.support.lifecycle_world import World, lab_request
 
 NO_LAB = [
-    "status none", "env none", "stop none", "start none", "promote none n2", "extend none 2h",
+    "status none", "env none", "stop none", "start none", "promote none n2",
+    "upgrade none --to mariadb:11.8", "extend none 2h",
     "wait none", "wait none --for online", "sql none -e 'SELECT 1'", "exec none -- true",
     "ssh none -- true", "logs none", "console none", "snapshot take none", "snapshot ls none",
     "snapshot rm none x", "snapshot protect none x", "snapshot prune none", "rollback none",
     "branch none", "down none", "snapshot export none x -",
 ]  # fmt: skip
 NO_NODE = [
-    "stop on --node n9", "start on --node n9", "promote on n9", "wait on --for primary=n9",
+    "stop on --node n9", "start on --node n9", "promote on n9",
+    "upgrade on --to mariadb:11.8 --node n9", "wait on --for primary=n9",
     "sql on --node n9 -e 'SELECT 1'", "exec on --node n9 -- true", "ssh on --node n9 -- true",
     "logs on --node n9", "console on --node n9", "env on --node n9", "rollback on --node n9",
     "wait on --for 'SELECT 1' --node n9 --timeout 1",
@@ -36,14 +38,16 @@ NO_OTHER = [
     "up galera --dataset none", "token revoke none",
 ]  # fmt: skip
 DOES_NOT_RUN = [
-    "exec off -- true", "sql off -e 'SELECT 1'", "promote off n2", "logs off", "console off",
+    "exec off -- true", "sql off -e 'SELECT 1'", "promote off n2",
+    "upgrade off --to mariadb:11.8", "logs off", "console off",
     "ssh off -- true", "wait off --timeout 1", "wait off --for online --timeout 1",
     "status off --exit-code", "ls --exit-code",
 ]  # fmt: skip
 EXISTS = ["up replication --name on", "branch on off", "run replication --name on -- true"]
 INVALID = [
     "status ../x", "stop on --node zz", "up none", "up galera --nodes 12", "extend on 5",
-    "wait on --for nonsense", "rollback on --timeout x", "promote single n1", "up galera --set =",
+    "wait on --for nonsense", "rollback on --timeout x", "promote single n1",
+    "upgrade on --to mysql:9.7", "upgrade on --to mariadb:1.0", "up galera --set =",
     "up galera --ttl 5s", "up galera --ttl 5s --dry-run", "snapshot import none.lab --ttl 5s",
     "extend on 5s",
 ]  # fmt: skip

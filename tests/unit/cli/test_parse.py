@@ -346,6 +346,10 @@ LEFT = {
     "stop a": ("StopLab", "nodes of a may still run; `lab stop a` stops them"),
     "start a": ("StartLab", "`lab start a` starts it again"),
     "promote a n2": ("Promote", "`lab promote a n2` again completes the promotion"),
+    "upgrade a --to mariadb:11.8": (
+        "UpgradeLab",
+        "`lab start a` puts back the node whose upgrade was interrupted",
+    ),
     "rollback a": ("RollBack", "a is stopped and `lab start a` completes it"),
     "snapshot rm a mine": ("remove_snapshots", "`lab snapshot ls a` lists those that are left"),
     "snapshot prune a": ("PruneSnapshots", "`lab snapshot prune a` removes the rest"),

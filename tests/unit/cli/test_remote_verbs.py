@@ -84,6 +84,7 @@ OTHERWISE = {
 
 REFUSED = {
     "doctor": "doctor",
+    "upgrade": "upgrade shop --to mariadb:11.8",
     "host init": "host init --pool tank/lab",
     "engine add": "engine add mine --from build.tar.gz",
     "engine rm": "engine rm mine",

@@ -1,0 +1,119 @@
+"""``lab upgrade``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lab.cli import flags
+from lab.cli.app import app_of, pick
+from lab.cli.manual import manual
+from lab.cli.terminal.output import emit, parse_format
+from lab.cli.terminal.table import table
+from lab.errors import NotReady
+from lab.units import counted
+
+if TYPE_CHECKING:
+    from lab.views.upgrades import UpgradeView
+
+
+@manual(
+    "lab upgrade shop --to mariadb:11.8",
+    "lab upgrade shop --to mariadb:11.8 --node n3",
+    "lab upgrade shop --to mariadb:11.8 --branch shop-try    # shop stays as it is",
+)
+def upgrade(
+    ctx: typer.Context,
+    name: flags.Lab = "",
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="ENGINE",
+            show_default=False,
+            help="The engine, with its series, as `lab engine ls` lists them.",
+        ),
+    ],
+    node: flags.Node = "",
+    branch: Annotated[
+        str,
+        typer.Option(
+            "--branch",
+            metavar="NAME",
+            show_default=False,
+            help="Upgrade a branch of the lab, of that name, instead of the lab.",
+        ),
+    ] = "",
+    keep_failed: Annotated[
+        bool,
+        typer.Option(
+            "--keep-failed", help="If a step fails, leave the lab as it is then: no rollback."
+        ),
+    ] = False,
+    timeout: flags.ReadyTimeout = "",
+    output: flags.Output = "table",
+) -> None:
+    """Upgrade the servers of a lab, one after the other.
+
+    They become those of another series, or of another build.
+
+    A snapshot is taken before each node (`before-n2`), to which a step that fails goes back. Rows
+    are written to the lab meanwhile, in a database of their own, and verified at the end.
+    """
+    from lab.requests.labs import BranchLab, UpgradeLab
+
+    app = app_of(ctx)
+    how = parse_format(output)
+    limit = flags.timeout(timeout, app.settings().ready_timeout)
+    with app.open_here("systems of nodes are replaced by the host of the labs") as session:
+        lab = pick(session, name)
+        if branch:
+            lab = session.run(BranchLab(lab=lab, name=branch), timeout=limit)[0].name
+        app.if_interrupted(f"`lab start {lab}` puts back the node whose upgrade was interrupted")
+        only = flags.maybe_node(node) or ""
+        asked = UpgradeLab(lab=lab, to=to, node=only, keep_failed=keep_failed)
+        view = session.run(asked, timeout=limit)
+    emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
+    if view.failed:
+        last = view.steps[-1]
+        raise NotReady(
+            f"{last.node} of {view.lab} was not upgraded: {last.why}",
+            hint=f"{view.lab} is as it was before"
+            if last.state == "rolled back" or not last.snapshot
+            else f"`lab rollback {view.lab} --to {last.snapshot}` puts it back",
+            details=last.log,
+        )
+
+
+def _text(view: UpgradeView) -> str:
+    rows = table(
+        ("NODE", "BEFORE", "AFTER", "STATE", "TIME", "NO WRITES FOR", "SNAPSHOT"),
+        [
+            (
+                step.node,
+                step.before,
+                step.after or "-",
+                step.state,
+                f"{step.seconds:.1f} s",
+                f"{step.outage:.1f} s",
+                step.snapshot,
+            )
+            for step in view.steps
+        ],
+        right={4, 5},
+    )
+    written = counted(view.written, "row")
+    lost = "unknown how many" if view.lost is None else view.lost
+    lines = [f"writes: {written} acknowledged, {lost} lost, {view.refused} refused"]
+    for step in view.steps:
+        for what, found in (
+            ("cannot log in", step.locked_out),
+            ("rebuild", step.rebuild),
+            ("log", step.log),
+        ):
+            lines += [f"{step.node}: {what}: {one}" for one in found]
+    if view.changed:
+        lines.append(f"changed: {', '.join(view.changed)}")
+    return rows + "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,199 @@
+"""Another image's system under a node that keeps its data: how a server is upgraded.
+
+The volume with the system stays, with its snapshots, to all of which the node can go back: its
+content becomes that of the other image. What the node has of its own is taken over in the guest,
+from a clone of the volume as it was, by the program ``images/guest/usr/lib/lab/carry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from lab import host
+from lab.blueprints import Blueprint
+from lab.config import enginefile
+from lab.config.enginefile import family_of
+from lab.config.profile import Profile
+from lab.errors import CommandFailed, InvalidSpec, NotReady
+from lab.exchange import content
+from lab.lifecycle.captures import manifests
+from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.core import interrupted
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.ready import Image, Images
+from lab.lifecycle.nodes.form import guest_of, put_seed, seed_of
+from lab.lifecycle.nodes.inspect import images_of, nodes_of
+from lab.lifecycle.nodes.nodes import Node, seed_disk
+from lab.names import VolumeName
+from lab.schedule import FORMER, ORIGIN
+from lab.state.records import LabRecord
+from lab.storage import VolumeSnapshot
+from lab.storage.overwrite import overwrite
+from lab.units import format_size
+from lab.wait import Deadline, attempts
+
+_SYSTEM = "os"
+_CARRY = "/usr/lib/lab/carry"
+_CARRY_SECONDS = 3600.0
+
+
+def check(ctx: Context, node: Node, new: Image) -> None:
+    """Raise InvalidSpec or HostUnfit unless a node can have the system of the image ``new``."""
+    have = ctx.storage.get(node.volume(_SYSTEM)).size
+    origin = images.snapshots(ctx, new)[_SYSTEM]
+    if have < origin.size:
+        raise InvalidSpec(
+            f"the system disk of {node.name} has {format_size(have)}, that of the image"
+            f" {new.key} {format_size(origin.size)}",
+            hint="such a lab is upgraded by a dump: `lab dump`, then `lab dataset create`",
+        )
+    if not ctx.hypervisor.capabilities().direct:
+        raise InvalidSpec("systems are replaced where guests boot kernels directly: under QEMU")
+    with ctx.storage.read(origin) as read:
+        needed = read.data
+    floor = ctx.settings.space_floor
+    host.check_space(
+        ctx.storage.space().free, floor, ctx.home.root, needed=needed, what="another system"
+    )
+
+
+def replace_system(
+    ctx: Context, record: LabRecord, node: Node, new: Image, label: str, timeout: float
+) -> Node:
+    """Give ``node``, whose guest was stopped, the system of the image ``new``; it is not started.
+
+    ``label``: of the snapshot that a rollback of the node completes to if this is interrupted.
+    ``timeout``: seconds that a guest may take to boot. The lab's lock is held, the image kept from
+    removal. Raises NotReady, CommandFailed, and as the storage does.
+    """
+    former = images_of(ctx, record, [node])[node.image]
+    volume, old = node.volume(_SYSTEM), node.volume(FORMER)
+    forget_former(ctx, node)
+    (was,) = ctx.storage.snapshot([volume], FORMER)
+    intent = ctx.store.resources.intend_all(node.owner, [("volume", str(old))])
+    tags = {"owner": str(node.owner), "node": node.name}
+    ctx.storage.clone(was, old, tags)
+    ctx.store.resources.made(*intent)
+    interrupted.begin(ctx, record.name, label, node.name)
+    with ctx.progress.step("system", f"replacing the system of {node.name}"):
+        _overwrite(ctx, volume, images.snapshots(ctx, new)[_SYSTEM])
+        ctx.store.nodes.update(record.name, node.name, image=new.key)
+        upgraded = replace(node, image=new.key)
+        _write_seed(ctx, record, upgraded, new)
+    with ctx.progress.step("carry", f"taking over the data of {node.name}"):
+        _carry(ctx, record, upgraded, Images(new), old, former.engine.config_path, timeout)
+    forget_former(ctx, node)
+    return upgraded
+
+
+def _overwrite(ctx: Context, volume: VolumeName, origin: VolumeSnapshot) -> None:
+    """Have the content of ``origin`` on a volume, in place of its own; its snapshots stay."""
+    blank = ctx.storage.rollback(volume, ORIGIN)  # a clone that nobody wrote to
+    base = VolumeSnapshot(volume, ORIGIN, blank.size)
+    below, above = partial(ctx.storage.read, base), partial(ctx.storage.read, origin)
+    overwrite(blank, content.of_changes(below, above))
+
+
+def _write_seed(ctx: Context, record: LabRecord, node: Node, new: Image) -> None:
+    plan: Blueprint = record.plan
+    profile: Profile = ctx.settings.profile_of(record.profile)
+    others = [node if one.name == node.name else one for one in nodes_of(ctx, record.name)]
+    found = seed_disk(node, others, plan, new.engine, profile.engine, record.segment)
+    put_seed(ctx, ctx.home.seed(node.owner, node.name, new.key), found)
+
+
+def _carry(
+    ctx: Context,
+    record: LabRecord,
+    node: Node,
+    found: Images,
+    old: VolumeName,
+    former: str,
+    timeout: float,
+) -> None:
+    """Boot a node once, with its former system as a disk more, and without a server."""
+    engine = found[node.image].engine
+    disks = [node.volume(disk) for disk in found[node.image].volumes]
+    volumes = [ctx.storage.get(volume) for volume in (*disks, old)]
+    seed = seed_of(ctx, node, None, record.segment)
+    guest = guest_of(ctx, node, found, record.segment, seed, volumes=volumes)
+    ctx.hypervisor.start(guest)
+    channel = ctx.hypervisor.channel(node.guest)
+    for _ in attempts(Deadline.after(timeout)):
+        if channel.ping(1.0):
+            break
+    else:
+        raise NotReady(f"the guest of {node.name} does not answer after its system was replaced")
+    argv = [_CARRY, former, engine.config_path, engine.user, *family_of(engine.name).checks]
+    try:
+        channel.run(argv, timeout=_CARRY_SECONDS, halt=ctx.progress.halt)
+    except CommandFailed as error:
+        said = error.stderr.splitlines()
+        raise NotReady(
+            f"the server {engine.name} {engine.version} refuses what {node.name} has",
+            details=[line for line in said if "[ERROR]" in line][-5:] or said[-3:],
+        ) from None
+    ctx.hypervisor.stop(node.guest, force=False)
+
+
+def forget_former(ctx: Context, node: Node) -> None:
+    """Remove the clone of a node's former system, and the snapshot below it; fine if absent."""
+    former = node.volume(FORMER)
+    ctx.storage.destroy(former)
+    ctx.store.resources.gone(former.owner, "volume", str(former))
+    ctx.storage.drop(VolumeSnapshot(node.volume(_SYSTEM), FORMER, 0))
+
+
+def put_back(
+    ctx: Context, record: LabRecord, capture: Capture, nodes: Sequence[Node]
+) -> tuple[LabRecord, list[Node]]:
+    """Record that ``nodes`` have the images that they had in ``capture``; both as they are then."""
+    images = images_in(ctx, record, capture)
+    for node in nodes:
+        if (image := images.get(node.name, node.image)) != node.image:
+            ctx.store.nodes.update(record.name, node.name, image=image)
+    names = {node.name for node in nodes}
+    now = update_lab(ctx, record)
+    return now, [node for node in nodes_of(ctx, record.name) if node.name in names]
+
+
+def images_in(ctx: Context, record: LabRecord, capture: Capture) -> dict[str, str]:
+    """The keys of the images of nodes in a capture of a lab, as far as they were recorded.
+
+    The origin of a lab has no manifest: its nodes were as in what it is a clone of.
+    """
+    if capture.label != ORIGIN or (parent := parent_of(record)) is None:
+        return {node.name: node.image for node in capture.nodes if node.image}
+    try:
+        found = manifests.read(ctx.home.manifest(parent))
+    except Damaged:  # it has none, or has lost it
+        others = ctx.store.nodes.of(parent.owner.name) if parent.owner.kind == "lab" else ()
+        return {node.name: node.image for node in others if node.image}
+    return {node.name: node.image for node in found.nodes if node.image}
+
+
+def update_lab(ctx: Context, record: LabRecord) -> LabRecord:
+    """Record what a lab has since images of its nodes changed; the record as it is then.
+
+    Its engine is that of its first server, the others' are recorded as if they had been requested.
+    """
+    servers = [node for node in nodes_of(ctx, record.name) if node.has_server and node.image]
+    image = servers[0].image if servers else record.image
+    found = {key: images.find(ctx, key) for key in {image, *(node.image for node in servers)}}
+    others = [
+        f"{node.name}={enginefile.named(found[node.image].recipe)}"
+        for node in servers
+        if node.image != image
+    ]
+    options = {name: value for name, value in record.options.items() if name != "node"}
+    ctx.store.labs.update(
+        record.name,
+        image=image,
+        engine_version=found[image].engine.version,
+        options={**options, "node": others} if others else options,
+    )
+    return ctx.store.labs.get(record.name)

@@ -1,0 +1,243 @@
+"""``lab upgrade``: the servers of a lab become those of another series, one after the other.
+
+As the manuals of MariaDB and MySQL describe it: replicas before their source, with a promotion
+before its turn; in a cluster a node leaves, is upgraded, and is Synced again before the next one
+leaves. A snapshot is taken before each step, to which a step that fails goes back.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from lab.config import enginefile
+from lab.config.enginefile import family_of
+from lab.errors import Conflict, Interrupted, InvalidSpec, LabError, NotReady
+from lab.imagebuild import added
+from lab.lifecycle.captures import system
+from lab.lifecycle.captures.capture import parent_of
+from lab.lifecycle.core import interrupted
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.images import image as images
+from lab.lifecycle.images.order import required
+from lab.lifecycle.images.ready import Image, engine_units
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs.probe import Probe
+from lab.lifecycle.labs.promote import promote
+from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.nodes.inspect import (
+    check_usable,
+    images_of,
+    lab,
+    node_of,
+    nodes_of,
+    record_of,
+    running_nodes,
+)
+from lab.lifecycle.nodes.nodes import Node
+from lab.lifecycle.nodes.recovery import USUAL
+from lab.lifecycle.nodes.start_slots import start_slot
+from lab.lifecycle.snapshots import snapshot
+from lab.locks.named import lock
+from lab.requests.labs import RollBack, UpgradeLab
+from lab.requests.snapshots import TakeSnapshot
+from lab.state.records import LabRecord
+from lab.views.upgrades import UpgradeStep, UpgradeView
+
+_SECONDS = 60.0
+_UPGRADE_SECONDS = 1800.0
+_LINES = 20
+_TELLS = re.compile(r"\[(?:ERROR|Warning)\]")
+_OURS = re.compile(r"Aborted connection .* user: 'unauthenticated'")
+"""Of looks whether its port is open."""
+_LOCKED_OUT = (
+    "SELECT CONCAT(user, '@', host, ' (', plugin, ')') FROM mysql.user WHERE plugin NOT IN"
+    " (SELECT plugin_name FROM information_schema.plugins WHERE plugin_status = 'ACTIVE')"
+    " AND user NOT IN ('PUBLIC', '') LIMIT 100"
+)
+
+
+def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
+    """Upgrade the servers of a lab; writes are made to it meanwhile, and verified at the end.
+
+    A step that fails is the last one: the lab is rolled back to the snapshot before it, unless the
+    request says otherwise. Raises NotFound, InvalidSpec for an engine that the lab cannot have,
+    Conflict while another command works on the lab, HostUnfit, and NotReady for a lab that is not
+    ready. ``timeout``: seconds that a node may take to be ready.
+    """
+    record = record_of(ctx, asked.lab)
+    _check(ctx, record)
+    began, recipe = time.monotonic(), required(ctx.home, record.plan, asked.to)
+    _check_recipe(ctx, record, recipe)
+    spec = images.spec_of(ctx, recipe, ctx.settings.profile_of(record.profile))
+    with images.using(ctx, spec) as new:
+        order = _order(ctx, record, asked.node, new)
+        for node in order:
+            system.check(ctx, node, new)
+        with Probe(ctx, record) as probe:
+            steps: list[UpgradeStep] = []
+            for node in order:
+                steps.append(_step(ctx, asked, node, new, order, probe, timeout))
+                if steps[-1].state != "upgraded":
+                    break
+        # What was written since a snapshot is gone with a rollback to it.
+        report = probe.report(verify=steps[-1].state == "upgraded")
+    return UpgradeView(
+        asked.lab, asked.to, tuple(steps), time.monotonic() - began,
+        report.written, report.refused, report.lost, report.changed,
+    )  # fmt: skip
+
+
+def _check(ctx: Context, record: LabRecord) -> None:
+    check_usable(record)
+    interrupted.check(ctx, record.name)
+    if parent_of(record) is None:
+        raise InvalidSpec(
+            f"{record.name} was made without a template: its nodes cannot be upgraded",
+            hint="labs of a host that captures RAM can be",
+        )
+    absent = {node.name for node in nodes_of(ctx, record.name)}
+    absent -= {node.name for node in running_nodes(ctx, record.name)}
+    if absent:
+        raise NotReady(
+            f"{', '.join(sorted(absent))} of {record.name} does not run",
+            hint=f"`lab start {record.name}` first",
+        )
+
+
+def _order(ctx: Context, record: LabRecord, only: str, new: Image) -> list[Node]:
+    """The nodes to be upgraded, in order: who takes the writes is the last; raises InvalidSpec."""
+    nodes = [node for node in nodes_of(ctx, record.name) if node.has_server]
+    if only:
+        nodes = [node_of(ctx, record.name, only)]
+        if not nodes[0].has_server:
+            raise InvalidSpec(f"{only} of {record.name} has no server of its own")
+    found = images_of(ctx, record, nodes)
+    for node in nodes:
+        _check_version(node.name, found[node.image].engine.version, new.engine.version)
+    left = [node for node in nodes if node.image != new.key]
+    if not left:
+        raise Conflict(f"{only or record.name} has the image {new.key} already")
+    roles = {node.name: node.role for node in lab(ctx, record.name).nodes}
+    return sorted(left, key=lambda n: (roles[n.name] in record.plan.writers, -n.index))
+
+
+def _check_recipe(ctx: Context, record: LabRecord, recipe: str) -> None:
+    """Raise InvalidSpec, before an image is built, if no server of a lab can become one of it."""
+    was, series = images.find(ctx, record.image), enginefile.series_of(recipe)
+    there = added.families(ctx.home.engines)
+    if enginefile.kind_of(was.recipe, there) != enginefile.kind_of(recipe, there):
+        raise InvalidSpec(
+            f"{record.name} runs {was.recipe}, which cannot become {recipe}",
+            hint="carry the data over with a dump: `lab dump`, then `lab dataset create --engine`",
+        )
+    if series and not f"{was.engine.version}.".startswith(f"{series}."):
+        _check_version(record.name, was.engine.version, series)
+
+
+def _check_version(what: str, was: str, new: str) -> None:
+    """Raise InvalidSpec if ``what`` would go back from the version ``was`` to ``new``."""
+    if enginefile.numbers(new) < enginefile.numbers(was):
+        raise InvalidSpec(
+            f"{what} runs {was}; servers are not downgraded to {new}",
+            hint="`lab rollback` goes back to a snapshot of before an upgrade",
+        )
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What the new server of a node says of the upgrade."""
+
+    version: str
+    log: tuple[str, ...]
+    locked_out: tuple[str, ...]
+    rebuild: tuple[str, ...]
+
+
+def _step(
+    ctx: Context,
+    asked: UpgradeLab,
+    node: Node,
+    new: Image,
+    order: Sequence[Node],
+    probe: Probe,
+    timeout: float,
+) -> UpgradeStep:
+    """Upgrade one node; a failure is in the result, and so is what became of the lab then."""
+    record = record_of(ctx, asked.lab)
+    before = images_of(ctx, record, [node])[node.image].engine.version
+    began, label = time.monotonic(), ""
+    probe.begin_step()
+    step = UpgradeStep(node.name, before, "", "upgraded", "", 0.0, 0.0)
+    try:
+        label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
+        _promote_another(ctx, record, node, order, timeout)
+        with lock(ctx.home, "lab", asked.lab, wait=False):
+            found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
+        step = replace(
+            step, after=found.version, log=found.log, locked_out=found.locked_out,
+            rebuild=found.rebuild,
+        )  # fmt: skip
+    except Interrupted:
+        raise
+    except LabError as error:
+        step = replace(step, state="failed", why=str(error), log=tuple(error.details[-_LINES:]))
+        if label and not asked.keep_failed:
+            ctx.progress.note("upgrade", f"{node.name} failed: {error}")
+            rollback(ctx, RollBack(lab=asked.lab, to=label), timeout=timeout)
+            step = replace(step, state="rolled back")
+    seconds, outage = time.monotonic() - began, probe.end_step()
+    return replace(step, snapshot=label, seconds=seconds, outage=outage)
+
+
+def _promote_another(
+    ctx: Context, record: LabRecord, node: Node, order: Sequence[Node], timeout: float
+) -> None:
+    """Have a node that was upgraded take the writes, if ``node`` has them and nodes elect."""
+    roles = {one.name: one.role for one in lab(ctx, record.name).nodes}
+    others = [one.name for one in order if one.name != node.name]
+    if record.plan.elects and roles[node.name] in record.plan.writers and others:
+        promote(ctx, record.name, others[0], timeout=timeout)
+
+
+def _upgraded(
+    ctx: Context, record: LabRecord, node: Node, new: Image, label: str, timeout: float
+) -> _Findings:
+    """Replace the system of ``node``, and have its server upgrade its data; the lock is held."""
+    with ctx.progress.step("stop", f"stopping {node.name}"):
+        ctx.hypervisor.stop(node.guest, force=False)
+    system.replace_system(ctx, record, node, new, label, timeout)
+    record = system.update_lab(ctx, record)
+    node = node_of(ctx, record.name, node.name)
+    with start_slot(ctx) as give_back:
+        power.bring_back(ctx, record, [node], timeout, USUAL, booted=give_back)
+    family = family_of(new.engine.name)
+    channel = ctx.hypervisor.channel(node.guest)
+    rebuild: list[str] = []
+    if family.upgrade:
+        with ctx.progress.step("upgrade", f"upgrading the system tables of {node.name}"):
+            said = channel.run(
+                list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
+            ).decode(errors="replace")
+        rebuild = [line for line in said.splitlines() if "rebuild" in line.lower()]
+    interrupted.end(ctx, record.name)
+    return _findings(ctx, node, new, rebuild)
+
+
+def _findings(ctx: Context, node: Node, new: Image, rebuild: Sequence[str]) -> _Findings:
+    channel = ctx.hypervisor.channel(node.guest)
+    log: list[str] = []
+    locked: list[str] = []
+    with suppress(LabError):
+        argv = ["journalctl", "-b", "-o", "cat", "-n", "500", *engine_units(ctx, new.key)]
+        text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
+        lines = [line for line in text.splitlines() if _TELLS.search(line)]
+        log = [line for line in lines if not _OURS.search(line)][-_LINES:]
+    with suppress(LabError):
+        question = f"{_LOCKED_OUT}\n".encode()
+        said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
+        locked = said.decode(errors="replace").splitlines()
+    return _Findings(new.engine.version, tuple(log), tuple(locked), tuple(rebuild[:_LINES]))

@@ -1,0 +1,59 @@
+"""Upgrades of labs, as they are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lab.marks import Public, public
+
+StepState = Literal["upgraded", "failed", "rolled back"]
+"""How a step of an upgrade ended; rolled back: it failed, and the lab is as it was before it."""
+
+
+@dataclass(frozen=True)
+class UpgradeStep:
+    """A node whose server was upgraded, or was to be."""
+
+    node: Annotated[str, public("n2")]
+    before: Annotated[str, public("10.11.14")]
+    """The version of its server before."""
+    after: Annotated[str, public("11.8.6")]
+    """The version that it has since; empty: none answered."""
+    state: Annotated[str, public(values=StepState)]
+    snapshot: Annotated[str, public("before-n2.20261127t110000")]
+    """The label of the snapshot that was taken before it; empty: none could be taken."""
+    seconds: Public[float]
+    outage: Public[float]
+    """The longest time for which no server of the lab took a write, in seconds."""
+    log: Public[tuple[str, ...]] = ()
+    """Errors and warnings of its new server's log."""
+    locked_out: Public[tuple[str, ...]] = ()
+    """Accounts that cannot log in to its new server: it lacks their plugin."""
+    rebuild: Public[tuple[str, ...]] = ()
+    """Tables that its new server asks to rebuild."""
+    why: Public[str] = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class UpgradeView:
+    """An upgrade of a lab."""
+
+    lab: Annotated[str, public("shop")]
+    to: Annotated[str, public("mariadb:11.8")]
+    steps: Public[tuple[UpgradeStep, ...]]
+    seconds: Public[float]
+    written: Public[int]
+    """Rows that were written to the lab meanwhile, and acknowledged."""
+    refused: Public[int]
+    """Writes that no server took."""
+    lost: Public[int | None]
+    """Acknowledged rows that a server lacks at the end; null: not known."""
+    changed: Annotated[tuple[str, ...], public(["shop.orders"])] = ()
+    """Tables whose checksums differ from those before."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step failed."""
+        return any(step.state != "upgraded" for step in self.steps)

@@ -1,0 +1,209 @@
+"""Upgrades of labs, node by node, on the fakes: what is kept, what is reported, what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NotReady
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs.branch import branch
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.start import start
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.labs.upgrade import upgrade
+from lab.lifecycle.nodes import inspect
+from lab.lifecycle.snapshots import snapshot
+from lab.requests.labs import BranchLab, RollBack, UpgradeLab
+from lab.schedule import FORMER
+from tests.support.lifecycle_world import World, at, count, lab_request, raising
+
+OLDER, NEWER = "mariadb:10.11", "mariadb:11.8"
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    with World(tmp_path).open() as opened:
+        yield opened
+
+
+def older(ctx: Context, blueprint: str, nodes: int = 2, **more: object) -> None:
+    """A lab of the older series with a table of a row."""
+    up(ctx, lab_request(blueprint, "shop", nodes=nodes, engine=OLDER, **more))
+    query(ctx, "shop", None, "CREATE TABLE t (a INT)")
+    query(ctx, "shop", None, "INSERT INTO t VALUES (1)")
+
+
+def versions(ctx: Context, name: str = "shop") -> list[str]:
+    return [node.engine_version for node in inspect.lab(ctx, name).nodes if node.engine_version]
+
+
+@pytest.mark.parametrize(("blueprint", "nodes"), [("single", 1), ("galera", 3), ("replication", 3)])
+def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
+    """Protects what an upgrade is for: the data are there on newer servers, and can go back."""
+    older(ctx, blueprint, nodes)
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert [step.state for step in view.steps] == ["upgraded"] * nodes
+    assert {(step.before, step.after) for step in view.steps} == {("10.11.6", "11.8.6")}
+    assert (view.failed, view.lost, view.changed) == (False, 0, ())
+    lab = inspect.lab(ctx, "shop")
+    assert (lab.state, lab.engine_version) == ("ready", "11.8.6")
+    assert versions(ctx) == ["11.8.6"] * nodes
+    assert count(ctx) == 1
+    assert not [volume for volume in ctx.storage.volumes() if volume.name.volume == FORMER]
+    assert (
+        ctx.store.resources.unfinished() == [] if hasattr(ctx.store.resources, "unfinished") else 1
+    )
+    taken = [one.name for one in snapshot.snapshots(ctx, "shop")]
+    assert taken == ["origin", *(f"before-{step.node}" for step in view.steps)]
+    query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
+
+    back = rollback(ctx, RollBack(lab="shop", to=view.steps[-1].snapshot), timeout=20)
+    last = view.steps[-1].node
+    assert {node.name: node.engine_version for node in back.nodes}[last] == "10.11.6"
+    assert count(ctx) == 1
+    down(ctx, "shop", force=True)
+    assert ctx.storage.volumes() == [
+        volume for volume in ctx.storage.volumes() if volume.name.owner.kind != "lab"
+    ]
+
+
+def test_who_takes_the_writes_is_the_last(ctx: Context) -> None:
+    older(ctx, "replication", 3)
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert [step.node for step in view.steps] == ["n3", "n2", "n1"]
+    assert {node.name: node.role for node in inspect.lab(ctx, "shop").nodes}["n3"] == "source"
+
+
+def test_one_node(ctx: Context) -> None:
+    """A lab half way: it survives a stop, and its branch has the same servers."""
+    older(ctx, "galera", 2)
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
+    assert [(step.node, step.state) for step in view.steps] == [("n2", "upgraded")]
+    assert versions(ctx) == ["10.11.6", "11.8.6"]
+    assert inspect.lab(ctx, "shop").engine_version.startswith("10.11.6")
+    power.stop(ctx, "shop")
+    assert start(ctx, "shop", timeout=20).state == "ready"
+    assert count(ctx, "n2") == 1
+    [made] = branch(ctx, BranchLab(lab="shop", name="other"), timeout=20)
+    assert [node.engine_version for node in made.nodes] == ["10.11.6", "11.8.6"]
+    assert count(ctx, "n2", "other") == 1
+    with pytest.raises(Conflict, match="has the image"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
+    [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert (step.node, versions(ctx)) == ("n1", ["11.8.6", "11.8.6"])
+    rollback(ctx, RollBack(lab="shop"), timeout=20)
+    assert versions(ctx) == ["10.11.6", "10.11.6"]
+
+
+RARE = pytest.mark.rare
+
+
+@pytest.mark.parametrize(
+    "step", ["carry.begin", *(pytest.param(step, marks=RARE) for step in ("boot.begin",
+                                                                          "upgrade.begin"))]
+)  # fmt: skip
+def test_a_step_that_fails_goes_back(tmp_path: Path, step: str) -> None:
+    """Reported, with the lab as it was before: also the nodes that were upgraded before it stay."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "galera", 2)
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
+    hook = at(step, raising(NotReady("the server of n1 does not start", details=["[ERROR] x"])))
+    with world.open(hook) as ctx:
+        view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+        [found] = view.steps
+        assert (found.node, found.state, found.after) == ("n1", "rolled back", "")
+        assert found.why == "the server of n1 does not start"
+        assert found.log == ("[ERROR] x",)
+        assert (view.failed, view.lost) == (True, None)
+        assert inspect.lab(ctx, "shop").state == "ready"
+        assert versions(ctx) == ["10.11.6", "11.8.6"]
+        assert (count(ctx, "n1"), count(ctx, "n2")) == (1, 1)
+        assert upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).lost == 0
+        assert versions(ctx) == ["11.8.6", "11.8.6"]
+
+
+def test_a_snapshot_that_has_no_space_ends_it(tmp_path: Path) -> None:
+    """The steps before are reported, and the lab is half way, as it was."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "galera", 2)
+    taken = []
+
+    def hook(step: str) -> None:
+        if step == "snapshot.begin":
+            taken.append(step)
+            if len(taken) == 2:
+                raise HostUnfit("no space")
+
+    with world.open(hook) as ctx:
+        view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+        assert [(s.node, s.state, s.why) for s in view.steps] == [
+            ("n2", "upgraded", ""), ("n1", "failed", "no space"),
+        ]  # fmt: skip
+        assert view.steps[1].snapshot == ""
+        assert inspect.lab(ctx, "shop").state == "ready"
+        assert versions(ctx) == ["10.11.6", "11.8.6"]
+
+
+def test_a_lab_is_kept_as_a_step_left_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "galera", 2)
+    hook = at("upgrade.begin", raising(NotReady("no")))
+    with world.open(hook) as ctx:
+        view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, keep_failed=True), timeout=20)
+        assert [step.state for step in view.steps] == ["failed"]
+        assert versions(ctx) == ["10.11.6", "11.8.6"]
+        rollback(ctx, RollBack(lab="shop", to=view.steps[0].snapshot), timeout=20)
+        assert versions(ctx) == ["10.11.6", "10.11.6"]
+        assert count(ctx) == 1
+
+
+SOME = ("storage.rollback", "carry.begin", "upgrade.begin")
+OTHERS = (
+    "stop.begin", "storage.clone", "system.begin", "carry.end", "boot.begin", "upgrade.end",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [*SOME, *(pytest.param(step, marks=RARE) for step in OTHERS)])
+def test_a_killed_upgrade_is_completed_backwards(tmp_path: Path, step: str) -> None:
+    """Protects the data: whenever it is killed, `lab start` has a lab that is whole."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "galera", 2)
+
+    def verb(ctx: Context) -> None:
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
+
+    assert world.killed(verb, step) == step
+    with world.open() as ctx:
+        assert start(ctx, "shop", timeout=20).state == "ready"
+        assert (count(ctx, "n1"), count(ctx, "n2")) == (1, 1)
+        assert versions(ctx)[0] == "10.11.6"
+        assert not [volume for volume in ctx.storage.volumes() if volume.name.volume == FORMER]
+        verb(ctx) if versions(ctx)[1] == "10.11.6" else None
+        assert versions(ctx) == ["10.11.6", "11.8.6"]
+        down(ctx, "shop", force=True)
+    assert not [one for one in world.there() if "shop" in one]
+
+
+def test_what_is_refused(ctx: Context) -> None:
+    up(ctx, lab_request("galera", "shop", nodes=2, engine=NEWER))
+    built = len(ctx.store.images.all())
+    with pytest.raises(InvalidSpec, match=r"runs 11\.8\.6; servers are not downgraded to 10\.11"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=OLDER), timeout=20)
+    assert len(ctx.store.images.all()) == built, "an image was built for nothing"
+    with pytest.raises(InvalidSpec, match="cannot run on the engine"):
+        upgrade(ctx, UpgradeLab(lab="shop", to="mysql:9.7"), timeout=20)
+    with pytest.raises(Conflict, match="has the image"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    power.stop(ctx, "shop", node="n2")
+    with pytest.raises(NotReady, match="n2 of shop does not run"):
+        upgrade(ctx, UpgradeLab(lab="shop", to="mariadb:11.8"), timeout=20)
