@@ -211,8 +211,7 @@ def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
     with _failing(), _app().open() as session:
         if engine:
             datasets = session.datasets() if spec.dataset else []
-            here = not _app().settings().url
-            spec = flags.on_engine(spec, engine, datasets, known=here)
+            spec = flags.on_engine(spec, engine, datasets, flags.added_here(_app().settings()))
         view = session.run(CreateLab.of(spec))
     try:
         yield TestLab(view)
@@ -253,7 +252,10 @@ def _spec(config: pytest.Config) -> LabSpec:
     lease = settings.default_ttl or _LEASE
     values = labfile.read(config.rootpath, set(given))
     spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
-    planned(spec)
+    there, known = flags.added_here(settings), spec
+    if there is None:  # a service knows engines of its own
+        known = replace(spec, options=replace(spec.options, node=()))
+    planned(known, there or {})
     return spec
 
 
@@ -265,9 +267,9 @@ def _engines(spec: LabSpec, matrix: str) -> list[str]:
     if spec.engine or spec.image:
         raise InvalidSpec("--lab-matrix names the engines: leave out any other, and the image")
     engines = flags.engine_list("--lab-matrix", matrix)
-    if not spec.dataset:
-        for engine in engines:
-            flags.on_engine(spec, engine, [], known=not _app().settings().url)
+    there = flags.added_here(_app().settings())
+    for engine in engines if not spec.dataset else ():
+        flags.on_engine(spec, engine, [], there)
     return engines
 
 

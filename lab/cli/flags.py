@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
@@ -375,20 +375,31 @@ def engine_list(flag: str, text: str) -> list[str]:
     return names
 
 
+def added_here(settings: Settings) -> Mapping[str, str] | None:
+    """The families of the engines that were added to this host; None with a service elsewhere."""
+    from lab.imagebuild import added
+
+    return None if settings.url else added.families(settings.home.engines)
+
+
 def on_engine(
-    spec: LabSpec, engine: str, datasets: Sequence[DatasetView], *, known: bool = True
+    spec: LabSpec,
+    engine: str,
+    datasets: Sequence[DatasetView],
+    added: Mapping[str, str] | None = None,
 ) -> LabSpec:
     """``spec`` on an engine; with a dataset, its latest version of ``datasets`` on that engine.
 
-    ``known``: whether this host's engines are meant. Raises InvalidSpec, NotFound for the dataset.
+    ``added``: the engines that were added to this host; None if a service elsewhere is meant, which
+    knows its own. Raises InvalidSpec, NotFound for the dataset.
     """
     from lab.blueprints import blueprint
     from lab.config import enginefile
     from lab.names import dataset_key, parse_dataset
 
-    recipe, wanted = "", blueprint(spec.blueprint).engines
-    if known or spec.dataset:
-        recipe = enginefile.recipe(engine, wanted, spec.blueprint)
+    recipe, wanted = engine, blueprint(spec.blueprint).engines
+    if added is not None or spec.dataset:
+        recipe = enginefile.recipe(engine, wanted, spec.blueprint, added or {})
     if not spec.dataset:
         return replace(spec, engine=engine)
     name, version = parse_dataset(spec.dataset)

@@ -54,6 +54,19 @@ def test_a_lab_that_is_ready_in_time_is_the_answer(here: Site) -> None:
     assert got.headers["etag"] == answer.headers["etag"]
 
 
+def test_nodes_run_several_series(here: Site) -> None:
+    """Protects callers that rehearse an upgrade; what cannot be is refused before a job is made."""
+    asked = {**BODY, "name": "half", "options": {"node": ["n2=mariadb:10.11"]}}
+    assert here.ask("POST", "/v1/labs?wait=60", asked).status_code == 201
+    found = here.ask("GET", "/v1/labs/half").json()
+    assert found["options"] == {"node": ["n2=mariadb:10.11"]}
+    assert [node["engine_version"] for node in found["nodes"]] == ["11.8.6", "10.11.6"]
+    for node, text in (("n9=mariadb", "no node with a server"), ("n2=mysql", "cannot run on")):
+        answer = here.ask("POST", "/v1/labs", {**asked, "name": "no", "options": {"node": [node]}})
+        assert (answer.status_code, text in answer.text) == (422, True)
+    here.ask("DELETE", "/v1/labs/half?wait=20")
+
+
 def test_a_lab_is_waited_for(here: Site) -> None:
     """Protects those who did not ask for it: they need no job to know when it is made."""
     job = here.ask("POST", "/v1/labs", {**BODY, "name": "waited"}).json()["id"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.cli import flags
+from lab.cli.flags import added_here
 from lab.cli.terminal.child import find, run_several
 from lab.cli.terminal.output import Format, emit
 from lab.cli.terminal.show import seconds_or_dash
@@ -86,16 +87,16 @@ def _specs(
     """The labs that can be, by engine, and the reports of those that cannot; raises InvalidSpec."""
     from lab.blueprints import planned
 
-    specs, reports = {}, {}
-    if not settings.url:  # a service has engines of its own
-        planned(spec)
+    specs, reports, there = {}, {}, added_here(settings)
+    if there is not None:
+        planned(spec, there)
     datasets = []
     if spec.dataset:
         with app.open() as session:
             datasets = session.datasets()
     for name in names:
         try:
-            specs[name] = flags.on_engine(spec, name, datasets, known=not settings.url)
+            specs[name] = flags.on_engine(spec, name, datasets, there)
         except InvalidSpec:
             raise
         except LabError as error:
@@ -112,9 +113,10 @@ def _at_once(settings: Settings, spec: LabSpec, wanted: int) -> int:
     from lab import host
     from lab.blueprints import planned
 
-    if settings.url or not wanted:
+    there = added_here(settings)
+    if there is None or not wanted:
         return max(1, wanted)
-    each = sum(node.size.memory for node in planned(spec))
+    each = sum(node.size.memory for node in planned(spec, there))
     free = host.memory().available - settings.memory_floor
     return max(1, min(wanted, free // each))
 

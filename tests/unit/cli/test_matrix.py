@@ -166,6 +166,18 @@ def test_a_dataset_has_a_version_for_each_engine() -> None:
         flags.on_engine(first, "mysql", known)
 
 
+def test_an_added_engine_is_one_of_a_matrix() -> None:
+    """Of this host; what a service elsewhere has is for it to know."""
+    spec, there = LabSpec("single"), {"own-build": "mariadb"}
+    assert flags.on_engine(spec, "own-build", [], there).engine == "own-build"
+    assert flags.on_engine(spec, "unknown", []).engine == "unknown"
+    with pytest.raises(InvalidSpec, match="cannot run on the engine 'unknown'"):
+        flags.on_engine(spec, "unknown", [], there)
+    known = [dataset(1, "own-build-shop.1"), dataset(2, "mariadb-shop.2")]
+    found = flags.on_engine(LabSpec("single", dataset="shop"), "own-build", known, there)
+    assert found.dataset == "shop@1"
+
+
 def test_flags_as_words() -> None:
     """Protects the labs of a matrix: they have all that was requested."""
     command: Any = root_command().get_command(None, "up")
