@@ -45,6 +45,8 @@ _REPEAT = "copy the directory again, or repeat the dump"
 _NAME_LIMIT = 64
 """Characters of a name."""
 _COLUMNS_LIMIT = 4096
+_SHOWN = 200
+"""Characters of GTIDs that are shown."""
 _PACKINGS: Mapping[str, Packing] = {"none": "", "gzip": "gz", "zstd": "zst"}
 _DECODED = {"FROM_BASE64": b"FROM_BASE64(", "UNHEX": b"UNHEX("}
 _OFFSET = struct.Struct(">Q")
@@ -131,7 +133,9 @@ class _Directory:
         dump = self._dump
         schemas = {name: self._base(name, dump.basenames, name) for name in dump.schemas}
         described = {name: self._schema(schemas[name]) for name in schemas}
-        yield from self._global("@.sql")
+        gtids = dump.gtid_executed.replace("\n", "")[:_SHOWN]
+        notes = (f"its GTIDs are not taken over: {gtids!r}",) if gtids else ()
+        yield from self._global("@.sql", notes)
         for name, base in schemas.items():
             yield self._created(name, base)
         triggers: list[tuple[str, str]] = []
@@ -172,9 +176,10 @@ class _Directory:
             )
         return found
 
-    def _global(self, file: str) -> Iterator[Piece]:
+    def _global(self, file: str, notes: tuple[str, ...] = ()) -> Iterator[Piece]:
         if file in self._there:
-            yield Piece(self._named(file), iter([self._text(file)]), self._session().encode())
+            before = self._session().encode()
+            yield Piece(self._named(file), iter([self._text(file)]), before, notes=notes)
 
     def _created(self, name: str, base: str) -> Piece:
         """The database, with its events and routines."""

@@ -403,6 +403,14 @@ def test_tables_alone_make_their_database(tmp_path: Path) -> None:
     assert spool.path.read_bytes().count(b"CREATE DATABASE IF NOT EXISTS `shop`") == 1
 
 
+def test_gtids_are_not_taken_over_without_a_word(tmp_path: Path) -> None:
+    top = of_shell(tmp_path / "dump")
+    (top / "@.sql").write_text("-- MySQLShell dump\n")
+    changed(top / "@.json", gtidExecuted="3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,\na:7")
+    (note,) = written(top, tmp_path / "spool").found.notes
+    assert "GTIDs are not taken over: '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5,a:7'" in note
+
+
 def test_a_directory_is_known(tmp_path: Path) -> None:
     top = of_shell(tmp_path / "dump")
     assert parse(str(top)) == DumpDirectory(top, "mysqlsh")
