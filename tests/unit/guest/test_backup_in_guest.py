@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import Member
 from lab.datasets import backup as backups
 from lab.datasets import datadir
 from lab.datasets.source import BackupDirectory, DataDirectory
@@ -22,6 +23,7 @@ from lab.run import run
 from lab.wait import Deadline, attempts
 from tests.support.backups import Programs, programs
 from tests.support.mariadb_server import NoServer, client, daemon, server, stopped
+from tests.support.upstream_builds import builds, starter
 from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 pytestmark = [
@@ -329,3 +331,40 @@ def test_the_words_of_what_fails(guest: Guest, sources: Sources, tmp_path: Path)
     said = guest.restore(stream_of(damaged), apply=False)
     assert said.startswith("adopt: done 1\n")
     assert "mysql." in said
+
+
+OF_OLD = (
+    "[mysqld]\ndatadir = /var/lib/mysql\npid_file = /run/mysqld/mysqld.pid\nskip_networking\n"
+    "innodb_log_file_size = 4M\ninnodb_log_files_in_group = 2\n"
+)
+
+
+@pytest.mark.rare  # a build of its makers, and mariadb-upgrade takes its time
+def test_a_directory_of_an_old_server_is_upgraded(guest: Guest, tmp_path: Path) -> None:
+    """Of 10.2: the oldest that is accepted, with two redo logs and accounts in MyISAM."""
+    try:
+        start = starter(builds()["mariadb-10.2.11"])
+        with start(Member("n1", 1, "127.0.0.1"), OF_OLD) as db:
+            db.ask(
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, s LONGTEXT) ENGINE=InnoDB",
+                "INSERT INTO shop.t VALUES (1, REPEAT('x', 3000000))",
+                "CREATE TABLE shop.m (id INT) ENGINE=MyISAM",
+                "INSERT INTO shop.m VALUES (7)",
+                "CREATE USER reader@'%' IDENTIFIED BY 'x'",
+            )
+            directory = shutil.copytree(stopped(db), tmp_path / "data")
+    except NoServer as why:
+        pytest.skip(str(why))
+    source, contents = DataDirectory(directory), backups.Contents()
+    streamed = datadir.streamed(source, "11.8.6")
+    data = b"".join(backups.checked(streamed, "it", contents))
+    found = backups.described(contents, "it")
+    assert found.version == "10.2.11-MariaDB"
+    assert "ib_logfile1" in contents.sizes
+    done = guest.restore(data, upgrade=True, options=found.options)
+    assert done.startswith("done 0"), done
+    assert guest.rows("SELECT id, LENGTH(s) FROM shop.t") == [["1", "3000000"]]
+    assert guest.rows("SELECT id FROM shop.m") == [["7"]]
+    users = guest.rows("SELECT User FROM mysql.global_priv WHERE User IN ('lab', 'reader')")
+    assert sorted(users) == [["lab"], ["reader"]]

@@ -16,9 +16,11 @@ from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import dataset, physical
 from lab.lifecycle.host.gc import gc
+from lab.lifecycle.images import image
 from lab.lifecycle.labs.up import up
 from lab.requests.datasets import CreateDataset
 from tests.support.backups import chunk, files, stream, write
+from tests.support.data_directories import directory, directory_of_mysql, log, packed
 from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
 from tests.unit.lifecycle.datasets.test_datasets import names
 from tests.unit.lifecycle.promises.test_killed import sweep
@@ -108,6 +110,34 @@ def test_what_does_not_fit_is_refused_before_a_guest_boots(
             assert failure.value.hint
     assert "hypervisor.start" not in heard
     assert "storage.import_raw" not in heard
+    assert world.there() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "engine", "said"),
+    [
+        (directory({"ib_logfile0": log(end=100)}), "mariadb", "was not stopped cleanly"),
+        (directory(), "mysql", "MariaDB 10.11.6, not of MySQL"),
+        (directory_of_mysql(), "mariadb", "a data directory of MySQL 8.4.2"),
+        (directory_of_mysql({"mysql.ibd": b"x"}), "mysql", "is encrypted or damaged"),
+    ],
+    ids=["killed", "not of mysql", "of mysql", "damaged"],
+)
+def test_data_directories_that_do_not_fit(
+    world: World, tmp_path: Path, content: dict[str, bytes], engine: str, said: str
+) -> None:
+    """Before a guest boots, as a directory and as an archive."""
+    archive = packed(tmp_path / "a.tar", content)
+    with world.open() as ctx:
+        image.build(ctx, engine)
+    before, heard = world.there(), list[str]()
+    with world.open(heard.append) as ctx:
+        for source in (str(archive), str(write(tmp_path / "data", content))):
+            asked = CreateDataset(name="shop", source=source, engine=engine)
+            with pytest.raises(InvalidSpec, match=said) as failure:
+                dataset.create(ctx, asked)
+            assert failure.value.hint
+    assert "hypervisor.start" not in heard
     assert world.there() == before
 
 
