@@ -139,10 +139,13 @@ def _keep(ctx: Context, build: Build, *, force: bool) -> EngineView:
         there = added.find(ctx.home.engines, build.name)
     except InvalidSpec:
         force = True  # it cannot be read
-    if there is not None and there.content == build.content:
+    same = there is not None and there.content == build.content
+    if there is not None and same:
         ctx.progress.note("engine", f"{build.name} is there already, with the same content")
-        return view_of(ctx, there)
-    if there is not None and not force:
+        found = replace(build, source=there.source, added_at=there.added_at)
+        if replace(found, directory=there.directory) == there:
+            return view_of(ctx, there)
+    if there is not None and not same and not force:
         raise Conflict(
             f"the engine {build.name} is {there.family} {there.version}, with other content than"
             f" {build.source}, which is {build.family} {build.version}",

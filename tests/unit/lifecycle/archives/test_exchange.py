@@ -28,6 +28,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
 from lab.names import Owner
 from lab.units import MIB
+from tests.support.builds import added_build
 from tests.support.exchange_world import Build, Side, as_it_was, rewritten
 from tests.support.lifecycle_world import REQUEST, named
 
@@ -317,6 +318,23 @@ def test_an_image_of_another_recipe_works_when_named(here: Side, there: Side) ->
             up(ctx, named("none", image="absent"))
         with pytest.raises(InvalidSpec, match="cannot use the image"):
             up(ctx, structs.replace(asked, name="pxc", engine="percona", blueprint="pxc"))
+
+
+def test_labs_of_an_added_engine_where_it_is_not(here: Side, there: Side) -> None:
+    """Protects hosts that were given a template, and not the build: its image is all they need."""
+    with here.open() as ctx:
+        added_build(ctx.home.engines, "mine", features=("galera",))
+        key = template.build(ctx, named("", engine="mine")).key
+        name = ctx.store.templates.get(key).image
+    done = there.imported("template", here.exported("template", key))
+    assert any(f"--image {name}" in note for note in done.notes), done.notes
+    with there.open() as ctx:
+        made = lab(ctx, up(ctx, named("shop", image=name)).name)
+        assert (made.started, made.template) == ("warm", done.key)
+        stop(ctx, "shop", node=None, force=False)
+        assert start(ctx, "shop", timeout=20.0).state == "ready"
+        with pytest.raises(InvalidSpec, match="cannot run on the engine 'mine'"):
+            up(ctx, named("other", engine="mine"))
 
 
 def _renamed(here: Side, key: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from lab.imagebuild.in_guest.builder import Builder
 from lab.imagebuild.key import image_key
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.datasets import dataset
+from lab.lifecycle.datasets.engine import check_engine
 from lab.lifecycle.host import builds
 from lab.lifecycle.host.engines import engines
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import record_of
+from lab.requests.datasets import CreateDataset
 from lab.requests.host import AddEngine, RemoveEngine
 from lab.views.catalog import EngineView
 from tests.support.builds import added_build, mariadb_tree
@@ -89,6 +93,16 @@ def test_the_same_content_changes_nothing_however_it_is_packed(
     at = added.named(ctx.home.engines, "mine").added_at
     assert add(mariadb_tree(tmp_path / "deeper/usr")).content == made.content
     assert added.named(ctx.home.engines, "mine").added_at == at
+
+
+def test_what_is_found_in_the_same_content_may_be_more(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    """Protects builds that another version of lab has looked at."""
+    content = add(mariadb_tree(tmp_path / "x")).content
+    added.write(replace(added.named(ctx.home.engines, "mine"), suite="bookworm"))
+    assert add(mariadb_tree(tmp_path / "y")).content == content
+    assert added.named(ctx.home.engines, "mine").suite == "trixie"
 
 
 def test_other_content_needs_another_name_or_force(
@@ -164,6 +178,20 @@ def test_a_failure_leaves_nothing(
         add(mariadb_tree(tmp_path / "x"), says="MariaDB")
     assert not list(ctx.home.builds.iterdir())
     assert added.builds(ctx.home.engines) == []
+
+
+def test_a_dataset_of_it(ctx: Context, tmp_path: Path) -> None:
+    """Its blueprint is one that the build runs in, where none is named."""
+    added_build(ctx.home.engines)
+    assert check_engine(ctx.home, "", "mine").blueprint == "replication"
+    with pytest.raises(InvalidSpec, match="no galera"):
+        check_engine(ctx.home, "galera", "mine")
+    dump = tmp_path / "dump.sql"
+    dump.write_text("CREATE DATABASE shop; CREATE TABLE shop.t (id INT PRIMARY KEY);\n")
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump), engine="mine"))
+    assert made.image.startswith("mine-shop")
+    lab = up(ctx, lab_request("single", dataset="shop"))
+    assert record_of(ctx, lab.name).image == made.image
 
 
 def test_gc_removes_what_a_killed_command_left(ctx: Context) -> None:
