@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from lab.wait import Deadline, attempts
 from tests.support.mariadb_server import SECONDS, NoServer, Server, cache
 
 RECIPE = load("mysql")
+_UNUSED = 7 * 86400.0
+"""Seconds after which a root that nobody has used is removed."""
 _PLAIN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "LAB_IMAGE_BUILD": "inside"}
 
 
@@ -94,12 +97,15 @@ def kept_root() -> Path:
         kept = place / f"mysql-root-{hashlib.sha256(content).hexdigest()[:16]}"
         if not kept.exists():
             for old in place.glob("mysql-root-*"):
-                remove_tree(old)
+                if time.time() - old.stat().st_mtime > _UNUSED:  # other checkouts have their own
+                    remove_tree(old)
             # A short path: sockets are below it.
             with tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp") as top:
                 made = mysql_root(Path(top))
+                remove_tree(f"{kept}.new")  # of a run that was killed
                 run(["cp", "-a", "--one-file-system", made, f"{kept}.new"], timeout=600)
             Path(f"{kept}.new").rename(kept)
+        os.utime(kept)
     return kept
 
 
