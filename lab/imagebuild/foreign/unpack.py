@@ -14,13 +14,14 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from lab.distribution import extra
-from lab.errors import InvalidSpec
+from lab.errors import InvalidSpec, LabError
 from lab.units import GIB, MIB, format_size
 
 BYTES = 24 * GIB
@@ -34,10 +35,6 @@ _EXECUTABLE = (b"\x7fELF", b"#!")
 _MAGIC = (
     (b"\x1f\x8b", "gz"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"BZh", "bz2"),
     (b"PK\x03\x04", "zip"), (b"!<arch>\ndebian-binary", "deb"),
-)  # fmt: skip
-_BROKEN = (
-    tarfile.TarError, zipfile.BadZipFile, EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile,
-    NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
 
 
@@ -143,10 +140,8 @@ def unpack(content: IO[bytes], tree: Tree, name: str) -> None:
             f"{name} is no archive of a build",
             hint="a tar archive (also gz, xz, zst, bz2), a zip, a Debian package, or a directory",
         )
-    try:
+    with _whole(name):
         _unpack(content, kind, tree, tree.root)
-    except _BROKEN as error:
-        raise InvalidSpec(f"{name} is damaged: {str(error)[:200]}") from None
 
 
 def unpack_packed(tree: Tree) -> None:
@@ -163,11 +158,23 @@ def unpack_packed(tree: Tree) -> None:
                 continue
             below = tree.root / "packages" if kind == "deb" else tree.root / f"in.{path.name}"
             tree.directory(below)
-            try:
+            with _whole(path.name):
                 _unpack(content, kind, tree, below)
-            except _BROKEN as error:
-                raise InvalidSpec(f"{path.name} is damaged: {str(error)[:200]}") from None
         path.unlink()
+
+
+@contextmanager
+def _whole(name: str) -> Iterator[None]:
+    """Raise InvalidSpec for a file that readers of archives find damaged."""
+    try:
+        yield
+    except (LabError, MemoryError):
+        raise
+    except Exception as error:  # each reader has errors of its own
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the system
+        why = str(error)[:200] or type(error).__name__
+        raise InvalidSpec(f"{name} is damaged: {why}") from None
 
 
 def _head(content: IO[bytes]) -> bytes:
