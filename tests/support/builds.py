@@ -60,28 +60,6 @@ def added_build(
     return build
 
 
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-
-
-def maven(artefact: str) -> Path:
-    """A file of Maven's repository, as this machine is configured for it; raises NoServer."""
-    if not shutil.which("mvn"):
-        raise NoServer("there is no mvn to get builds with")
-    place = cache() / "maven"
-    place.mkdir(parents=True, exist_ok=True)
-    _, name, version = artefact.split(":")
-    target = place / f"{name}-{version}.jar"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=place) as scratch:
-            try:
-                run(["mvn", "-q", "-B", _COPY, f"-Dartifact={artefact}:jar",
-                     f"-DoutputDirectory={scratch}"], timeout=600)  # fmt: skip
-            except LabError as error:
-                raise NoServer(f"{artefact} cannot be had: {error}") from error
-            (Path(scratch) / target.name).rename(target)
-    return target
-
-
 def packages(names: tuple[str, ...], suite: str) -> Path:
     """A directory with Debian's packages of a suite, kept between runs; raises NoServer."""
     if not shutil.which("apt-get"):
