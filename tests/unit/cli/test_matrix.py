@@ -22,6 +22,7 @@ from lab.errors import InvalidSpec, NotFound
 from lab.spec import LabSpec
 from lab.views.datasets import DatasetView
 from tests import ROOT
+from tests.support.serve_process import environment, serving
 
 FAR = 120.0
 TWO = "mariadb:11.8,mariadb:10.11"
@@ -145,6 +146,22 @@ def test_an_interrupt_ends_all(env: dict[str, str], tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "not run" in stdout or "exit" in stdout
     assert left(env) == []
+
+
+@pytest.mark.rare
+def test_labs_of_a_service(env: dict[str, str], tmp_path: Path) -> None:
+    """Its engines are its own: one that it does not have is a row with the reason."""
+    with serving(environment(tmp_path / "there")) as service:
+        there = {**env, "LAB_TOKEN": service.token}
+        words = ["--remote", service.url, "up", "--matrix", f"{TWO},mysql:1.0", "-o", "json"]
+        done = lab(there, tmp_path, *words, "--memory", "400M", "--", "true")
+        found = json.loads(done.stdout)
+        assert [one["code"] for one in found] == [0, 0, None]
+        assert "there is no series '1.0' of mysql" in found[2]["error"]
+        assert done.returncode == 2
+        there_home = {**env, "LAB_HOME": str(tmp_path / "there" / "home")}
+        assert left(there_home) == []
+    assert not (tmp_path / "home").exists()
 
 
 def dataset(version: int, image: str) -> DatasetView:
