@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from socket import create_server
 
 import pytest
 
 from lab.run import run
+from lab.wait import Deadline, attempts
 from tests.support import mysql_server
 from tests.support.mariadb_server import NoServer, Server, server
 from tests.unit.guest.test_identity_in_guest import DIALECTS, program
@@ -96,7 +100,7 @@ def in_guest(directory: Path, socket: Path, *words: str, dialect: str = "mariadb
     for name in ("systemctl", "chown", "sync"):
         (tools / name).write_text("#!/bin/sh\n")
         (tools / name).chmod(0o755)
-    run([path, *words], timeout=60, env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"})
+    run([path, *words], timeout=120, env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"})
 
 
 @as_root
@@ -157,5 +161,76 @@ def test_a_server_of_mysql_forgets_its_lab(tmp_path: Path) -> None:
             (data / "ibdata1").touch()
             in_guest(tmp_path, db.socket, "rest", "mysql.service", "none", dialect="mysql")
             assert [path.name for path in data.iterdir()] == ["ibdata1"]
+    except NoServer as why:
+        pytest.skip(str(why))
+
+
+_GROUP = "6ba7b812-9dad-11d1-80b4-00c04fd430c8"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody has."""
+    with ExitStack() as stack:
+        some = [stack.enter_context(create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in some]
+
+
+@as_root
+@pytest.mark.rare  # the server waits for half a minute until it gives its group up
+def test_a_member_that_wakes_alone_leaves_its_group(tmp_path: Path) -> None:
+    """Protects datasets of a group from a server that waits for members that never answer."""
+    ports, own = free_ports(2), free_ports(2)
+    seeds = ",".join(f"127.0.0.1:{port}" for port in ports)
+    on_recovery = "FOR CHANNEL 'group_replication_recovery'"
+    try:
+        with ExitStack() as stack:
+            members = [
+                stack.enter_context(mysql_server.server([
+                    "--skip-networking=OFF", "--bind-address=127.0.0.1", f"--port={own[number]}",
+                    "--log-bin=binlog", f"--server-id={number + 1}", "--performance-schema=ON",
+                    "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--super-read-only=ON",
+                    "--plugin-load-add=group_replication.so", "--report-host=127.0.0.1",
+                    f"--loose-group-replication-group-name={_GROUP}",
+                    f"--loose-group-replication-local-address=127.0.0.1:{port}",
+                    f"--loose-group-replication-group-seeds={seeds}",
+                    "--loose-group-replication-start-on-boot=OFF",
+                    "--loose-group-replication-ssl-mode=DISABLED",
+                    "--loose-group-replication-recovery-get-public-key=ON",
+                    "--caching-sha2-password-auto-generate-rsa-keys=ON",
+                ]))
+                for number, port in enumerate(ports)
+            ]  # fmt: skip
+            first, other = members
+            for member in members:
+                member.ask(
+                    "SET SESSION sql_log_bin = 0",
+                    "SET GLOBAL super_read_only = OFF",
+                    "CREATE USER rec@'%' IDENTIFIED BY 'x'",
+                    "GRANT REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN,"
+                    " GROUP_REPLICATION_STREAM ON *.* TO rec@'%'",
+                    "CHANGE REPLICATION SOURCE TO SOURCE_USER = 'rec', SOURCE_PASSWORD = 'x'"
+                    f" {on_recovery}",
+                    "SET GLOBAL super_read_only = ON",
+                )
+            first.ask(
+                "SET GLOBAL group_replication_bootstrap_group = ON",
+                "START GROUP_REPLICATION",
+                "SET GLOBAL group_replication_bootstrap_group = OFF",
+            )
+            other.ask("START GROUP_REPLICATION")
+            online = (
+                "SELECT COUNT(*) FROM performance_schema.replication_group_members"
+                " WHERE MEMBER_STATE = 'ONLINE'"
+            )
+            for _ in attempts(Deadline.after(120.0)):
+                if first.ask(online) == [(2,)]:
+                    break
+            first.ask("CREATE DATABASE crm")
+            os.kill(int((other.directory / "pid").read_text()), signal.SIGSTOP)
+            in_guest(tmp_path, first.socket, "forget", dialect="mysql")
+            assert first.ask(online) == [(0,)]
+            assert first.ask("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.super_read_only") == [("", 0)]
+            assert first.ask("SHOW REPLICA STATUS") == []
+            first.ask("CREATE TABLE crm.people (id INT PRIMARY KEY)")
     except NoServer as why:
         pytest.skip(str(why))
