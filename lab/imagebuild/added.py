@@ -10,7 +10,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -127,7 +127,9 @@ def find(engines: Path, name: str) -> Build | None:
     directory = engines / name
     try:
         values = json.loads((directory / FOUND).read_text(encoding="utf-8"))
-        return Build(**{key: _frozen(value) for key, value in values.items()}, directory=directory)
+        known = {field.name for field in fields(Build)}  # another version of lab may have more
+        values = {key: _frozen(value) for key, value in values.items() if key in known}
+        return Build(**{**values, "directory": directory})
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, AttributeError) as error:

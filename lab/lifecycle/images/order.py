@@ -31,6 +31,7 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.image import ImageSpec
 from lab.lifecycle.images.initial import check_initial
 from lab.lifecycle.images.ready import Image, Images
+from lab.names import is_engine_name
 from lab.paths import Home
 from lab.spec import LabSpec
 from lab.units import format_size
@@ -159,6 +160,8 @@ def required(home: Home, plan: Blueprint, engine: str) -> str:
     Raises InvalidSpec, also for a build that lacks what the blueprint needs.
     """
     there = added.families(home.engines)
+    if is_engine_name(engine) and engine not in there:
+        added.find(home.engines, engine)  # says why one that is there cannot be used
     name = enginefile.recipe(engine, plan.engines, plan.name, there)
     if name in there:
         check_features(added.named(home.engines, name), plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -259,10 +260,19 @@ def test_one_that_cannot_be_read_disturbs_no_other(ctx: Context) -> None:
     added_build(ctx.home.engines, "other")
     (made.directory / added.FOUND).write_text("{")
     assert [view.name for view in engines(ctx) if view.content] == ["other"]
+    with pytest.raises(InvalidSpec, match="mine cannot be read"):
+        up(ctx, lab_request("single", engine="mine"))
     with pytest.raises(InvalidSpec, match="cannot be read") as refused:
         added.named(ctx.home.engines, "mine")
     assert "lab engine rm mine" in refused.value.hint
     builds.remove(ctx, RemoveEngine(name="mine"))
+
+
+def test_one_that_another_version_of_lab_described(ctx: Context) -> None:
+    """It has more facts than are known here."""
+    path = added_build(ctx.home.engines).directory / added.FOUND
+    path.write_text(json.dumps({**json.loads(path.read_text()), "disk": 1, "later": [1]}))
+    assert added.named(ctx.home.engines, "mine").version == "11.4.5"
 
 
 def test_a_builder_says_that_it_cannot(ctx: Context, tmp_path: Path) -> None:
