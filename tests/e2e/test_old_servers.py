@@ -35,6 +35,7 @@ def build(request: pytest.FixtureRequest, installation: Site) -> Iterator[str]:
         assert done.code == 0, done
     yield request.param
     installation.lab("engine", "rm", name)
+    assert installation.settled() == []
 
 
 def test_an_old_server(installation: Site, build: str) -> None:
@@ -81,4 +82,3 @@ def test_an_old_server(installation: Site, build: str) -> None:
         query(view["dsn"], "INSERT INTO shop.orders VALUES (3)")
         installation.lab("wait", name, "--for", "caught-up", "--timeout", "60")
         assert installation.sql(name, "n2", "SELECT COUNT(*) FROM shop.orders") == [[2]]
-    assert installation.settled() == []
