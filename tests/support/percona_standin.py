@@ -118,6 +118,8 @@ while (accept(my $c, $l)) {
             $answer .= "wsrep_ready\t" . ($ready ? "ON" : "OFF") . "\n"; next;
         }
         if ($s =~ /^SELECT 1/) { $answer .= "1\n"; next; }
+        if ($s =~ /time_zone_name$/) { $answer .= "600\n"; next; }
+        next if $s =~ /^SET SESSION /;
         my $library = $s =~ /^INSTALL PLUGIN \w+ SONAME '(\S+)'/ ? $1 : "auth_socket.so";
         my $error = !$ready ? "1047 (08S01): WSREP has not yet prepared node"
             : $s =~ /RANDOM PASSWORD/ ? "1105: RANDOM PASSWORD is not supported in cluster mode"
@@ -137,7 +139,7 @@ my ($socket, $sql) = ("/run/mysqld/mysqld.sock");
 while (@ARGV) {
     $_ = shift;
     if (/^--socket=(.*)/) { $socket = $1 } elsif (/^-NBe$/) { $sql = shift }
-    elsif (!/^-/) { $sql = uc $_ }
+    elsif (!/^-/ && $0 =~ /admin$/) { $sql = uc $_ }    # else it is a database
 }
 { local $/; $sql //= <STDIN>; }
 socket(my $c, AF_UNIX, SOCK_STREAM, 0) or die;

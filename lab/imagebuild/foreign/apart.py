@@ -49,7 +49,8 @@ from {} import main
 main(*sys.argv[1:])
 """
 _VERSION = re.compile(r"\bVer (\d+\.\d+\.\d+)")
-_LIBRARY = re.compile(r"([\w.+-]+\.so[\w.]*): cannot open|version `(\S+)' not found")
+_LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*")
+_SYMBOLS = re.compile(r"version `(\S{1,80})' not found")
 
 
 def unpacked(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
@@ -213,7 +214,7 @@ def said(out: Path, found: Found, program: str) -> str:
     try:
         answer = run(argv, timeout=_ASK_SECONDS)
     except CommandFailed as error:
-        missing = [one or other for one, other in _LIBRARY.findall("\n".join(error.details))]
+        missing = _missing("\n".join(error.details))
         raise InvalidSpec(
             f"{program} does not run with the libraries of its guests"
             + (f": there is no {', '.join(missing)}" if missing else ""),
@@ -229,3 +230,11 @@ def version(text: str) -> str:
     if match is None:
         raise InvalidSpec(f"the server says no version: {text[:200]!r}")
     return match[1]
+
+
+def _missing(said: str) -> list[str]:
+    """The libraries, and the versions of symbols, that the dynamic linker did not find."""
+    before = [line.partition(": cannot open")[0].split() for line in said.splitlines()
+              if ": cannot open" in line]  # fmt: skip
+    names = [words[-1] for words in before if words and _LIBRARY.fullmatch(words[-1])]
+    return [*names, *_SYMBOLS.findall(said)]

@@ -143,9 +143,9 @@ def test_files_are_in_order(tmp_path: Path) -> None:
 
 
 PINNED = {
-    "mariadb": "2000aa65b2dedb2c",
-    "mysql": "186298fd1c218f94",
-    "percona-xtradb-cluster": "ffe06a1f0bed89ee",
+    "mariadb": "cf7b886d64a91324",
+    "mysql": "26e72d3edb1b6935",
+    "percona-xtradb-cluster": "72ed4d98bb7cc948",
 }
 """Keys of recipes with neither a builder nor a guest: of what the recipes themselves have."""
 
