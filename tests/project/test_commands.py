@@ -38,7 +38,11 @@ OURS: dict[str, frozenset[str]] = {
     "lab/guest/nocloud.py": frozenset({"*geometry"}),
     "lab/imagebuild/bootstrap.py": frozenset({"str(root)", "suite"}),
     "lab/imagebuild/build.py": frozenset(
-        {"*split", "str(HERE / 'chroot.sh')", "str(job.root)"}
+        {"*split", "*unpack", "*source", "*isolated", "str(HERE / 'chroot.sh')", "str(job.root)"}
+    ),
+    # behind `python -c`, and absolute paths
+    "lab/imagebuild/foreign/apart.py": frozenset(
+        {"*asked", "*link", "asked", "str(out)", "str(source)"}
     ),
     "lab/imagebuild/disk.py": frozenset(
         {"*(f'::{path}' for path in sorted(parents))", "disk", "esp", "source",
@@ -58,13 +62,17 @@ OURS: dict[str, frozenset[str]] = {
     # image that was checked
     "lab/lifecycle/datasets/loader.py": frozenset(
         {"*_plain(databases)", "*_plain(paths[at:at + _TABLES_AT_ONCE])", "apply", "name",
-         "with_accounts", "engine.config_path", "engine.service", "self._engine.config_path",
-         "self._engine.service", "str(size)"}
+         "with_accounts", "engine.config_path", "engine.service", "self.engine.config_path",
+         "self.engine.service", "str(size)"}
     ),
     "lab/lifecycle/labs/node_access.py": frozenset(
         {"*_journal(ctx, name, node, source, lines)",
          "*engine_units(ctx, node_of(ctx, name, node).image)"}
     ),
+    "lab/lifecycle/captures/system.py": frozenset(
+        {"engine.config_path", "engine.user", "former", "*family_of(engine.name).checks"}
+    ),
+    "lab/lifecycle/labs/upgrade.py": frozenset({"*engine_units(ctx, new.key)"}),
     "lab/lifecycle/nodes/readiness.py": frozenset({"*engine_units(ctx, node.image)"}),
     # one word behind the address of a node, where a shell reads it
     "lab/cli/terminal/in_node.py": frozenset(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_it_is_made_with_the_page(here: Site) -> None:
     here.ask("DELETE", "/v1/labs/paged?wait=30")
 
 
-def test_a_pool_of_more_nodes_is_refused() -> None:
+def test_a_pool_of_more_nodes_is_refused(tmp_path: Path) -> None:
     """Protects the service's start: a pool that can never be filled is an error there."""
     from lab.config.settings import Settings
     from lab.errors import InvalidSpec
@@ -76,4 +77,4 @@ def test_a_pool_of_more_nodes_is_refused() -> None:
     from lab.paths import Home
 
     with pytest.raises(InvalidSpec, match="exactly one node"):
-        check(Settings(Home.__new__(Home), "x"), replace(POOL.spec, nodes=2))
+        check(Settings(Home(tmp_path), "x"), replace(POOL.spec, nodes=2))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -198,10 +197,9 @@ def system(out: Path, choice: Choice, log: Path, progress: Progress) -> None:
         variant="extract",
     )
     bootstrap.bootstrap(argv, log, progress)
-    links = [f"ln -sf {shlex.quote(to)} {shlex.quote(path[1:])}" for path, to in choice.links]
-    if links:
-        script = "; ".join(["set -e", 'cd "$0"', *links])
-        run([*isolated(network=False), "sh", "-c", script, out / SYSTEM], timeout=60)
+    for path, to in choice.links:
+        link = ["ln", "-sf", "--", to, str(out / SYSTEM / path[1:])]
+        run([*isolated(network=False), *link], timeout=60)
 
 
 def said(out: Path, found: Found, program: str) -> str:

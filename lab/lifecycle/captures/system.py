@@ -152,12 +152,14 @@ def put_back(
     ctx: Context, record: LabRecord, capture: Capture, nodes: Sequence[Node]
 ) -> tuple[LabRecord, list[Node]]:
     """Record that ``nodes`` have the images that they had in ``capture``; both as they are then."""
-    images = images_in(ctx, record, capture)
-    for node in nodes:
-        if (image := images.get(node.name, node.image)) != node.image:
-            ctx.store.nodes.update(record.name, node.name, image=image)
-    names = {node.name for node in nodes}
-    now = update_lab(ctx, record)
+    was = images_in(ctx, record, capture)
+    changed = {one.name: was.get(one.name, one.image) for one in nodes}
+    changed = {one.name: changed[one.name] for one in nodes if changed[one.name] != one.image}
+    if not changed:
+        return record, list(nodes)
+    for name, image in changed.items():
+        ctx.store.nodes.update(record.name, name, image=image)
+    names, now = {node.name for node in nodes}, update_lab(ctx, record)
     return now, [node for node in nodes_of(ctx, record.name) if node.name in names]
 
 

@@ -207,3 +207,10 @@ def test_what_is_refused(ctx: Context) -> None:
     power.stop(ctx, "shop", node="n2")
     with pytest.raises(NotReady, match="n2 of shop does not run"):
         upgrade(ctx, UpgradeLab(lab="shop", to="mariadb:11.8"), timeout=20)
+
+
+def test_a_topology_that_has_one_series_is_refused(ctx: Context) -> None:
+    """Protects a remote site from a record that its blueprint does not take."""
+    up(ctx, lab_request("galera-dr", "shop", nodes=2, engine=OLDER))
+    with pytest.raises(InvalidSpec, match="nodes of a galera-dr cannot have servers of two series"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
