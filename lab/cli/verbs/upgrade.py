@@ -12,6 +12,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.errors import NotReady
+from lab.texts import printable
 from lab.units import counted
 
 if TYPE_CHECKING:
@@ -116,4 +117,4 @@ def _text(view: UpgradeView) -> str:
             lines += [f"{step.node}: {what}: {one}" for one in found]
     if view.changed:
         lines.append(f"changed: {', '.join(view.changed)}")
-    return rows + "".join(f"{line}\n" for line in lines)
+    return rows + "".join(f"{printable(line)}\n" for line in lines)  # guests wrote some of it

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from lab.errors import LabError
+from lab.errors import Conflict, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import nodes_of
@@ -31,7 +31,14 @@ _MADE = (
 )
 _TABLES = (
     "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"
-    " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2 LIMIT 10000"
+    " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2 LIMIT 2000"
+)
+_FOUND = f"SELECT n FROM {SCHEMA}.writes WHERE n BETWEEN {{first}} AND {{last}}"  # noqa: S608
+_ROWS_AT_ONCE = 1000
+_OTHERS = (
+    "SELECT table_schema, table_name, engine, table_rows"  # noqa: S608
+    " FROM information_schema.tables"
+    f" WHERE table_schema = '{SCHEMA}' AND table_name <> 'writes'"
 )
 _SERVERS_OWN = ("mysql", "sys", "information_schema", "performance_schema", SCHEMA)
 _TABLES_AT_ONCE = 100
@@ -39,7 +46,7 @@ _TABLES_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What became of the writes."""
+    """What became of the writes; ``lost``: None if a server did not say what it has."""
 
     written: int
     refused: int
@@ -66,7 +73,14 @@ class Probe:
     _sums: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Probe:
-        self._sums = self._checksums()
+        others = self._ask(self._servers()[0], [_OTHERS])[0]
+        if any((row[0], row[1]) != (SCHEMA, "writes") for row in others if row[0] == SCHEMA):
+            raise Conflict(
+                f"{self.record.name} has a database {SCHEMA}, which is for the rows of the upgrade",
+                hint="rename or remove it",
+            )
+        with suppress(LabError):  # too many tables, or a server that does not answer in time
+            self._sums = self._checksums()
         self._anywhere(_MADE)
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._write, name="probe", daemon=True)
@@ -93,7 +107,7 @@ class Probe:
             return max(self._longest, time.monotonic() - self._last)
 
     def report(self, *, verify: bool) -> ProbeReport:
-        """What became of all writes, after the block; raises NotReady if no server says it.
+        """What became of all writes, after the block.
 
         ``verify``: whether to look for them on all servers; else how many are lost is not known.
         """
@@ -102,19 +116,29 @@ class Probe:
             with suppress(LabError):
                 self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
             return ProbeReport(len(acknowledged), self._refused, None, ())
-        lost = 0
-        for node in servers:
-            for _ in attempts(Deadline.after(_SETTLED)):  # a replica may be late
-                rows = self._ask(node, [f"SELECT n FROM {SCHEMA}.writes"])[0]  # noqa: S608
-                missing = acknowledged - {int(str(row[0])) for row in rows}
-                if not missing:
-                    break
-            lost = max(lost, len(missing))
-        now = self._checksums()
-        self._anywhere([f"DROP DATABASE {SCHEMA}"])
-        names = sorted({*self._sums, *now})
-        changed = [name for name in names if self._sums.get(name) != now.get(name)]
+        lost: int | None = None
+        changed: list[str] = []
+        with suppress(LabError):  # what was done is reported, whatever a server answers now
+            lost = max(self._missing(node, acknowledged) for node in servers)
+            now = self._checksums()
+            names = sorted({*self._sums, *now})
+            changed = [name for name in names if self._sums.get(name) != now.get(name)]
+        with suppress(LabError):
+            self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
         return ProbeReport(len(acknowledged), self._refused, lost, tuple(changed))
+
+    def _missing(self, node: Node, acknowledged: set[int]) -> int:
+        """How many acknowledged rows a server does not have, some time later: it may be late."""
+        last = max(acknowledged, default=0)
+        for _ in attempts(Deadline.after(_SETTLED)):
+            found: set[str] = set()
+            for at in range(0, last + 1, _ROWS_AT_ONCE):
+                rows = self._ask(node, [_FOUND.format(first=at, last=at + _ROWS_AT_ONCE - 1)])[0]
+                found |= {str(row[0]) for row in rows[:_ROWS_AT_ONCE]}
+            missing = len({str(number) for number in acknowledged} - found)
+            if not missing:
+                break
+        return missing
 
     def _write(self) -> None:
         number = 0
@@ -151,9 +175,7 @@ class Probe:
         self, node: Node, statements: Sequence[str], timeout: float = _ANSWER
     ) -> list[tuple[tuple[object, ...], ...]]:
         account = account_of(self.ctx.home, self.record)
-        found = self.ctx.ways.sql_all(
-            account, node.sql_port, statements, timeout=timeout, whole=True
-        )
+        found = self.ctx.ways.sql_all(account, node.sql_port, statements, timeout=timeout)
         return [one.rows for one in found]
 
     def _checksums(self) -> dict[str, str]:

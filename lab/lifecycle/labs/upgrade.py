@@ -50,6 +50,8 @@ from lab.views.upgrades import UpgradeStep, UpgradeView
 _SECONDS = 60.0
 _UPGRADE_SECONDS = 1800.0
 _LINES = 20
+_WIDTH = 500
+"""Characters of a line of a guest that are kept."""
 _TELLS = re.compile(r"\[(?:ERROR|Warning)\]")
 _OURS = "user: 'unauthenticated'"
 """In a line of the log: somebody looked whether its port is open."""
@@ -229,7 +231,7 @@ def _upgraded(
             said = channel.run(
                 list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
             ).decode(errors="replace")
-        rebuild = [line for line in said.splitlines() if "rebuild" in line.lower()]
+        rebuild = [line[:_WIDTH] for line in said.splitlines() if "rebuild" in line.lower()]
     interrupted.end(ctx, record.name)
     return _findings(ctx, node, new, rebuild)
 
@@ -242,9 +244,9 @@ def _findings(ctx: Context, node: Node, new: Image, rebuild: Sequence[str]) -> _
         argv = ["journalctl", "-b", "-o", "cat", "-n", "500", *engine_units(ctx, new.key)]
         text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
         lines = [line for line in text.splitlines() if _TELLS.search(line)]
-        log = [line for line in lines if _OURS not in line][-_LINES:]
+        log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
     with suppress(LabError):
         question = f"{_LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
-        locked = said.decode(errors="replace").splitlines()
+        locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
     return _Findings(new.engine.version, tuple(log), tuple(locked), tuple(rebuild[:_LINES]))

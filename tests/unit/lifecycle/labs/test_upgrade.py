@@ -214,3 +214,13 @@ def test_a_topology_that_has_one_series_is_refused(ctx: Context) -> None:
     up(ctx, lab_request("galera-dr", "shop", nodes=2, engine=OLDER))
     with pytest.raises(InvalidSpec, match="nodes of a galera-dr cannot have servers of two series"):
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+
+
+def test_a_database_of_the_users_is_not_removed(ctx: Context) -> None:
+    """Protects data in a database that happens to have the name of the probe's."""
+    older(ctx, "single", 1)
+    query(ctx, "shop", None, "CREATE DATABASE lab_upgrade")
+    query(ctx, "shop", None, "CREATE TABLE lab_upgrade.mine (a INT)")
+    with pytest.raises(Conflict, match="has a database lab_upgrade"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert query(ctx, "shop", None, "SELECT COUNT(*) FROM lab_upgrade.mine").rows[0][0] == 0
