@@ -298,7 +298,8 @@ class Masking:
                 f" AS SELECT {listed} FROM {target}"
             )
             same = " AND ".join(f"t.{key} = k.{key}" for key in keys)
-            joined.append(f"JOIN {kept_rows} k ON {same}")
+            # It has all rows. By an inner join the server could read it before ``t``.
+            joined.append(f"LEFT JOIN {kept_rows} k ON {same}")
         yield f"UPDATE {target} t {' '.join(joined)} SET {', '.join(changes)}"  # noqa: S608
         tables = [name for number in range(len(columns)) for name in _shuffle(table, number)]
         yield f"DROP TABLE {', '.join(tables + [kept_rows] * bool(kept))}"

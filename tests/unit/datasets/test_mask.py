@@ -335,7 +335,7 @@ def test_rows_are_masked_without_temporary_tables(data: Server) -> None:
     [(_, count)] = data.ask(
         *secret_statements(SECRET), *statements, "SHOW SESSION STATUS LIKE 'Created_tmp_tables'"
     )
-    assert int(count) == is_mariadb(data)  # that of its SHOW
+    assert count == "0"
 
 
 def test_masking_keeps_what_tables_are(data: Server) -> None:
