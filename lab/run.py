@@ -6,13 +6,17 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import subprocess
+import threading
+import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from lab.errors import CommandFailed, HostUnfit
+from lab.errors import CommandFailed, HostUnfit, NoProgram
 from lab.wait import Deadline
 
 _PIPE = 1 << 16
@@ -305,6 +309,114 @@ def conversation(argv: Sequence[str], *, stall: float) -> Iterator[Conversation]
                 process.wait(_GRACE)
         finally:
             _kill_session(process)
+
+
+_LOOK = 0.2
+"""Seconds without output after which it is looked whether a program has ended."""
+_TO_END = 10.0
+"""Seconds that a program has to end after SIGTERM, before it is killed."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended that ran beside us."""
+
+    code: int
+    """128 + n if signal n ended it."""
+    by_itself: bool
+    """Whether it ended before it was asked to."""
+    seconds: float
+    """How long it ran."""
+    lines: tuple[str, ...]
+    """The last lines that it printed, on either stream."""
+
+
+class Beside:
+    """A program that runs beside us; see ``beside``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lines: int) -> None:
+        self._process = process
+        self._began = time.monotonic()
+        self._ended_at: float | None = None
+        self._killed = threading.Event()
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._reader = threading.Thread(target=self._read, name="beside", daemon=True)
+        self._reader.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it was seen to have ended."""
+        return self._ended_at is not None
+
+    def end(self) -> Ended:
+        """End it with all of its children, by SIGTERM and some time later by SIGKILL."""
+        by_itself = self._has_ended()
+        try:
+            self._signal(signal.SIGTERM)
+            self._reader.join(_TO_END)
+        finally:
+            # Its number is not that of another program: it is waited for after this.
+            self._signal(signal.SIGKILL)
+            self._killed.set()
+            self._reader.join(_GRACE)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE)
+        status = self._process.returncode
+        code = -signal.SIGKILL if status is None else status
+        ended_at = self._ended_at or time.monotonic()
+        return Ended(
+            128 - code if code < 0 else code, by_itself, ended_at - self._began, tuple(self._lines)
+        )
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _has_ended(self, how: int = os.WNOHANG) -> bool:
+        """Whether it has ended; its number stays its own until it is waited for."""
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | how) is not None
+
+    def _read(self) -> None:
+        """Keep the last lines, until it and its children have ended."""
+        if self._process.stdout is None:
+            raise AssertionError
+        with self._process.stdout as pipe:
+            rest = b""
+            while not self._killed.is_set():
+                if self._ended_at is None and self._has_ended():
+                    self._ended_at = time.monotonic()
+                if not _ready(pipe.fileno(), select.POLLIN, _LOOK):
+                    continue
+                more = os.read(pipe.fileno(), _PIPE)
+                whole, rest = _pieces(rest + more, last=not more)
+                self._lines.extend(line.decode(errors="replace") for line in whole)
+                if not more:
+                    break
+            if rest:
+                self._lines.append(rest.decode(errors="replace"))
+        while self._ended_at is None and not self._killed.wait(_LOOK):
+            if self._has_ended():
+                self._ended_at = time.monotonic()
+
+
+def beside(argv: Sequence[str], *, env: Mapping[str, str], lines: int) -> Beside:
+    """Start a program of the user's that runs beside us until it is asked to end.
+
+    It has nothing to read, a session of its own and the environment ``env``; ``lines``: how many of
+    the last ones that it prints are kept. Raises NoProgram.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise NoProgram(f"cannot run {argv[0]!r}: {error.strerror}") from None
+    return Beside(process, lines)
 
 
 @contextlib.contextmanager

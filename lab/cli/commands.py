@@ -75,7 +75,7 @@ class CommandBehind(Verb):
 
 
 class CommandMaybeBehind(CommandBehind):
-    """A verb that a command may follow with one of its flags: ``lab up --matrix``."""
+    """A verb that a command may follow: ``lab up --matrix``, ``lab upgrade``."""
 
     takes_command: ClassVar[bool] = False
     behind: ClassVar[str] = "[-- CMD...]"

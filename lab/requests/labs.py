@@ -286,6 +286,8 @@ class UpgradeLab(LabRequest, frozen=True, kw_only=True):
     keep_failed: Annotated[
         bool, Meta(description="After a step that failed: no rollback to the snapshot before it.")
     ] = False
+    workload: Annotated[tuple[str, ...], HOST_ONLY] = ()
+    """A program with its arguments, which runs on the host meanwhile; empty: none."""
 
 
 class ChangeLab(LabRequest, frozen=True, kw_only=True):

@@ -37,6 +37,20 @@ class UpgradeStep:
 
 
 @dataclass(frozen=True)
+class WorkloadView:
+    """How the user's program ended that ran during an upgrade."""
+
+    code: Public[int]
+    """Its exit code; 128 + n: signal n ended it."""
+    by_itself: Public[bool]
+    """Whether it ended before the upgrade did; else it was ended then."""
+    seconds: Public[float]
+    """How long it ran."""
+    output: Public[tuple[str, ...]] = ()
+    """The last lines that it printed."""
+
+
+@dataclass(frozen=True)
 class UpgradeView:
     """An upgrade of a lab."""
 
@@ -52,6 +66,8 @@ class UpgradeView:
     """Acknowledged rows that a server lacks at the end; null: not known."""
     changed: Annotated[tuple[str, ...], public(["shop.orders"])] = ()
     """Tables whose checksums differ from those before."""
+    workload: Public[WorkloadView | None] = None
+    """The user's program; null: none was given."""
 
     @property
     def failed(self) -> bool:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import CommandFailed, HostUnfit, InvalidSpec
-from lab.run import conversation, feed, find, lines, output, require, run
+from lab.errors import CommandFailed, HostUnfit, InvalidSpec, NoProgram
+from lab.run import Beside, beside, conversation, feed, find, lines, output, require, run
+from lab.wait import Deadline, until
 
 
 def test_lines_come_as_they_are_printed() -> None:
@@ -183,3 +184,42 @@ def test_a_program_is_not_looked_for_here(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("PATH", path)
         assert find("nosuchprogram") is None
         assert find("sh") is not None
+
+
+def started(tmp_path: Path, script: str) -> Beside:
+    """A shell beside us, once its script has made the file ``begun``; its last three lines."""
+    begun = tmp_path / "begun"
+    program = beside(["sh", "-c", script], env={**os.environ, "BEGUN": str(begun)}, lines=3)
+    assert until(lambda: begun.exists() or None, Deadline.after(20))
+    return program
+
+
+def test_a_program_beside_us_is_ended_with_its_children(tmp_path: Path) -> None:
+    """Protects the host: also what the program itself does not wait for."""
+    found = started(tmp_path, 'sleep 300 & echo $! >"$BEGUN.new"; mv "$BEGUN.new" "$BEGUN"; wait')
+    ended = found.end()
+    assert (ended.code, ended.by_itself) == (128 + 15, False)
+    child = Path("/proc") / (tmp_path / "begun").read_text().strip() / "stat"
+
+    def gone() -> bool | None:
+        return not child.exists() or child.read_text().split()[2] == "Z" or None
+
+    assert until(gone, Deadline.after(10))
+
+
+def test_a_program_beside_us_may_end_in_its_own_way(tmp_path: Path) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo a; echo b; echo c; : >$BEGUN; sleep 300 & wait"
+    found = started(tmp_path, script).end()
+    assert (found.code, found.by_itself, found.lines) == (3, False, ("b", "c", "bye"))
+
+
+def test_a_program_beside_us_that_ended_by_itself(tmp_path: Path) -> None:
+    program = started(tmp_path, "echo out; echo err >&2; : >$BEGUN; exit 4")
+    assert until(lambda: program.over or None, Deadline.after(20))
+    found = program.end()
+    assert (found.code, found.by_itself, found.lines) == (4, True, ("out", "err"))
+
+
+def test_a_program_beside_us_that_cannot_run() -> None:
+    with pytest.raises(NoProgram, match="cannot run '/nowhere': No such file"):
+        beside(["/nowhere"], env={}, lines=1)

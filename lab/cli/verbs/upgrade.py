@@ -9,6 +9,7 @@ import typer
 from lab.cli import flags
 from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
+from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.errors import NotReady
@@ -18,11 +19,15 @@ from lab.units import counted
 if TYPE_CHECKING:
     from lab.views.upgrades import UpgradeView
 
+_EXAMPLE = "lab upgrade shop --to mariadb:11.8 -- ./load.sh"
+
 
 @manual(
     "lab upgrade shop --to mariadb:11.8",
     "lab upgrade shop --to mariadb:11.8 --node n3",
     "lab upgrade shop --to mariadb:11.8 --branch shop-try    # shop stays as it is",
+    _EXAMPLE,
+    may_take_command=True,
 )
 def upgrade(
     ctx: typer.Context,
@@ -62,11 +67,17 @@ def upgrade(
 
     A snapshot is taken before each node (`before-n2`), to which a step that fails goes back. Rows
     are written to the lab meanwhile, in a database of their own, and verified at the end.
+
+    CMD runs on this host from before the first step until after the last one, with the variables
+    that `lab env` prints; it is ended then. The exit code is not CMD's, which the report has.
     """
     from lab.requests.labs import BranchLab, UpgradeLab
 
     app = app_of(ctx)
-    how = parse_format(output)
+    how, workload = parse_format(output), tuple[str, ...]()
+    if app.after_dashes is not None:
+        workload = app.command(_EXAMPLE)
+        find(workload[0])
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open_here("systems of nodes are replaced by the host of the labs") as session:
         lab = pick(session, name)
@@ -74,7 +85,7 @@ def upgrade(
             lab = session.run(BranchLab(lab=lab, name=branch), timeout=limit)[0].name
         app.if_interrupted(f"`lab start {lab}` puts back the node whose upgrade was interrupted")
         only = flags.maybe_node(node) or ""
-        asked = UpgradeLab(lab=lab, to=to, node=only, keep_failed=keep_failed)
+        asked = UpgradeLab(lab=lab, to=to, node=only, keep_failed=keep_failed, workload=workload)
         view = session.run(asked, timeout=limit)
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if view.failed:
@@ -115,6 +126,11 @@ def _text(view: UpgradeView) -> str:
             ("log", step.log),
         ):
             lines += [f"{step.node}: {what}: {one}" for one in found]
+    if view.workload is not None:
+        how = "by itself" if view.workload.by_itself else "at the end"
+        took, code = view.workload.seconds, view.workload.code
+        lines.append(f"workload: ended {how}, after {took:.1f} s, exit code {code}")
+        lines += [f"workload: {one}" for one in view.workload.output]
     if view.changed:
         lines.append(f"changed: {', '.join(view.changed)}")
     return rows + "".join(f"{printable(line)}\n" for line in lines)  # guests wrote some of it

@@ -28,6 +28,7 @@ from lab.lifecycle.labs import power
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.workload import Workload
 from lab.lifecycle.nodes.inspect import (
     check_usable,
     images_of,
@@ -79,7 +80,8 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
         order = _order(ctx, record, asked.node, new)
         for node in order:
             system.check(ctx, node, new)
-        with Probe(ctx, record) as probe:
+        workload = Workload(ctx, record.name, asked.workload)
+        with Probe(ctx, record) as probe, workload:
             steps: list[UpgradeStep] = []
             for node in order:
                 steps.append(_step(ctx, asked, node, new, order, probe, timeout))
@@ -89,7 +91,7 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
         report = probe.report(verify=steps[-1].state == "upgraded")
     return UpgradeView(
         asked.lab, asked.to, tuple(steps), time.monotonic() - began,
-        report.written, report.refused, report.lost, report.changed,
+        report.written, report.refused, report.lost, report.changed, workload.report,
     )  # fmt: skip
 
 

@@ -489,3 +489,15 @@ def test_what_is_selected_of_a_live_server() -> None:
     chosen = Selection(("a.t", "a.u"), ("a.t:x=1", "a.u:y"), ("b.c",), "f")
     (asked,) = world.called("CreateDataset")
     assert (asked.name, asked.source, asked.selection) == ("shop", "mysql://me@db/a", chosen)
+
+
+def test_an_upgrade_takes_a_command() -> None:
+    """Protects who forgets it: nothing is done then, nor with one that there is not."""
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "--"]
+    world = FakeLifecycle("a")
+    assert main(line, lifecycle=world) == 2
+    assert main([*line, "/nowhere"], lifecycle=world) == 127
+    assert world.calls == []
+    world.fails["UpgradeLab"] = NotReady("x")
+    assert main([*line, "true", "--to", "x"], lifecycle=world) == 7
+    assert world.called("UpgradeLab")[0].workload == ("true", "--to", "x")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotReady
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NoProgram, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.branch import branch
@@ -224,3 +224,28 @@ def test_a_database_of_the_users_is_not_removed(ctx: Context) -> None:
     with pytest.raises(Conflict, match="has a database lab_upgrade"):
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     assert query(ctx, "shop", None, "SELECT COUNT(*) FROM lab_upgrade.mine").rows[0][0] == 0
+
+
+def test_a_workload_runs_meanwhile(ctx: Context) -> None:
+    """Protects who brings a workload: it has the lab's variables, and is ended at the end."""
+    older(ctx, "single", 1)
+    script = "trap 'exit 7' TERM; printf '%s\\033\\n' $LAB_NAME; sleep 300 & wait"
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=("sh", "-c", script)), timeout=20)
+    assert view.workload is not None
+    assert (view.workload.code, view.workload.by_itself) == (7, False)
+    assert view.workload.output == (r"shop\x1b",)
+
+
+def test_a_workload_that_ends_early(ctx: Context) -> None:
+    older(ctx, "single", 1)
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=("false",)), timeout=20)
+    assert view.workload is not None
+    assert (view.workload.code, view.workload.by_itself, view.failed) == (1, True, False)
+
+
+def test_a_workload_that_cannot_run_changes_nothing(ctx: Context) -> None:
+    older(ctx, "single", 1)
+    with pytest.raises(NoProgram):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=("/nowhere",)), timeout=20)
+    assert versions(ctx) == ["10.11.6"]
+    assert [one.name for one in snapshot.snapshots(ctx, "shop")] == ["origin"]
