@@ -170,6 +170,8 @@ class Dialect:
     """Whether its images have the program that prepares physical backups."""
     binds: bool = False
     """Whether an index that a foreign key needs is never dropped, not even without its checks."""
+    limits: tuple[str, ...] = ()
+    """Statements for a session whose statements may read for {seconds}, or {milliseconds}."""
     loading: str = ""
     """An option file of servers that load data, beside that of the image."""
 
@@ -328,6 +330,7 @@ DIALECTS: Mapping[DialectName, Dialect] = {
             "innodb_page_size": frozenset({"16384", "16k"}),
         },
         links=_MARIADB,
+        limits=("SET SESSION max_statement_time = {seconds}",),
         prepares=True,
     ),
     "mysql": Dialect(
@@ -340,6 +343,7 @@ DIALECTS: Mapping[DialectName, Dialect] = {
             "innodb_page_size": frozenset({"16384", "16k"}),
         },
         links=_MYSQL,
+        limits=("SET SESSION max_execution_time = {milliseconds}",),
         binds=True,
         # Rows go from server to server in files. Events of the data are for labs. Older servers
         # had foreign keys that refer to no unique key.
@@ -484,10 +488,11 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
             },
         ),
         # ALTER USER for passwords, ACCOUNT LOCK, IF EXISTS; super_read_only; channels, and tables
-        # of performance_schema about them; WAIT_FOR_EXECUTED_GTID_SET().
+        # of performance_schema about them; WAIT_FOR_EXECUTED_GTID_SET(); limits of time.
         _Older(
             (5, 7),
             server={
+                "limits": (),
                 "by_native_hash": "IDENTIFIED BY PASSWORD '{hash}'",
                 "create": f"GRANT USAGE ON *.* TO {{account}} IDENTIFIED BY PASSWORD '{_NOBODY}'",
                 "alter": "GRANT USAGE ON *.* TO {account} {identified}{require}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from lab import texts
@@ -14,6 +15,8 @@ SIZE_LIMIT = 64 << 10
 """Bytes of such a file, at most."""
 _READS = re.compile(rb"\(*\s*(SELECT|WITH|TABLE|VALUES|CHECKSUM|USE)\b", re.IGNORECASE)
 _WRITES = re.compile(rb"\bINTO\s+(OUTFILE|DUMPFILE)\b", re.IGNORECASE)
+_SELECTS = re.compile(rb"\(*\s*(SELECT|WITH)\b", re.IGNORECASE)
+_USES = re.compile(rb"USE\b", re.IGNORECASE)
 _ERROR = re.compile(r"^ERROR (\d+ \(\w+\)) at line (\d{1,9})(.*)", re.MULTILINE)
 
 
@@ -37,6 +40,38 @@ def check(content: str, name: str = NAME) -> str:
                 hint="accepted: SELECT, WITH, TABLE, VALUES, CHECKSUM TABLE and USE",
             )
     return content
+
+
+@dataclass(frozen=True)
+class Query:
+    """A statement of a file that selects."""
+
+    number: int
+    """Of the statements of the file, from 1."""
+    text: str
+    using: tuple[str, ...]
+    """The statement that chooses its default database, if one does."""
+
+
+def selects(content: str, name: str, *, most: int) -> list[Query]:
+    """What a file selects; raises InvalidSpec unless it has SELECT and USE only, ``most`` of all.
+
+    WITH may begin a statement that writes: a server executes these in a read-only transaction.
+    """
+    text = check(content, name).encode()
+    found, using = list[Query](), tuple[str, ...]()
+    for one in statements(iter([text]), name):
+        if _USES.match(one.text):
+            using = (one.text.decode(),)
+        elif _SELECTS.match(one.text):
+            found.append(Query(one.number, one.text.decode(), using))
+        else:
+            raise InvalidSpec(
+                f"{name}: {_place(text, one)} is no SELECT", hint="accepted: SELECT, WITH and USE"
+            )
+    if not 0 < len(found) <= most:
+        raise InvalidSpec(f"{name} has {len(found)} statements that select, not 1 to {most}")
+    return found
 
 
 def refused(text: str, said: str, name: str = NAME) -> InvalidSpec:

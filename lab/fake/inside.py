@@ -38,6 +38,11 @@ _OF_ACCOUNTS = ("CREATE USER IF NOT EXISTS ", "REVOKE ALL PRIVILEGES", "GRANT ")
 """Statements of accounts that change nothing here: nobody asks what an account may do."""
 _DATABASE = re.compile(r"(CREATE|DROP) DATABASE (?:IF (?:NOT )?EXISTS )?`?(\w+)`?", re.IGNORECASE)
 _SYSTEM = re.compile(r"information_schema|\bFROM mysql\.|performance_schema\.variables_info")
+_OF_SESSION = re.compile(
+    r"SET (?:SESSION max_|SESSION sql_select_limit |@)|START TRANSACTION |USE "
+)
+_MEASURES = re.compile(r"(SHOW SESSION STATUS LIKE )|SELECT TIMESTAMPDIFF")
+"""What a session reads of itself: nothing takes time here."""
 NO_DATA = (
     "DO 1",
     "SHOW ERRORS",
@@ -347,6 +352,11 @@ def execute(inside: Inside, statement: str) -> Result:
         return Result()
     if statement.startswith(_OF_ACCOUNTS):
         return Result()
+    if _OF_SESSION.match(statement):
+        return Result()
+    statement = statement.replace("EXPLAIN FORMAT=TRADITIONAL ", "EXPLAIN QUERY PLAN ")
+    if found := _MEASURES.match(statement):
+        return Result(("Variable_name", "Value"), ((found[0], 0),) if found[1] else ((0,),), 1)
     if statement.startswith("CHECKSUM TABLE "):
         return _checksums(inside, re.findall(r"`([^`]+)`\.`([^`]+)`", statement))
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:

@@ -288,6 +288,8 @@ class UpgradeLab(LabRequest, frozen=True, kw_only=True):
     ] = False
     workload: Annotated[tuple[str, ...], HOST_ONLY] = ()
     """A program with its arguments, which runs on the host meanwhile; empty: none."""
+    statements: Annotated[str, HOST_ONLY] = ""
+    """The content of a file of SELECT statements, compared before and after; empty: none."""
 
 
 class ChangeLab(LabRequest, frozen=True, kw_only=True):

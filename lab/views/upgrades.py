@@ -10,6 +10,32 @@ from lab.marks import Public, public
 StepState = Literal["upgraded", "failed", "rolled back"]
 """How a step of an upgrade ended; rolled back: it failed, and the lab is as it was before it."""
 
+Difference = Literal["fails", "plan", "slower", "faster", "rows"]
+"""What became of a statement; fails: after the upgrade, not before. rows: much more or fewer
+are read."""
+
+
+@dataclass(frozen=True)
+class StatementView:
+    """A statement of the user's that a server executes otherwise since its upgrade."""
+
+    number: Public[int]
+    """Its number in the file of statements, from 1."""
+    text: Annotated[str, public("SELECT * FROM orders")]
+    """Its first characters."""
+    differs: Annotated[tuple[Difference, ...], public(["plan", "slower"])]
+    error: Public[str] = ""
+    """Why it fails now."""
+    plan_before: Annotated[tuple[str, ...], public(["SIMPLE, orders, ref, customer"])] = ()
+    """A line for each row of EXPLAIN."""
+    plan_after: Public[tuple[str, ...]] = ()
+    seconds_before: Public[float] = 0.0
+    """The shortest time of three."""
+    seconds_after: Public[float] = 0.0
+    read_before: Public[int] = 0
+    """Rows that the server reads in tables and indexes for it."""
+    read_after: Public[int] = 0
+
 
 @dataclass(frozen=True)
 class UpgradeStep:
@@ -32,6 +58,10 @@ class UpgradeStep:
     """Accounts that cannot log in to its new server: it lacks their plugin."""
     rebuild: Public[tuple[str, ...]] = ()
     """Tables that its new server asks to rebuild."""
+    statements: Public[tuple[StatementView, ...]] = ()
+    """Statements of the user's that fail now, or whose plan, time or rows that are read changed."""
+    compared: Public[int] = 0
+    """How many of the user's statements both of its servers executed."""
     why: Public[str] = ""
     """Why it failed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,7 @@ from lab.texts import printable
 from lab.units import counted
 
 if TYPE_CHECKING:
-    from lab.views.upgrades import UpgradeView
+    from lab.views.upgrades import StatementView, UpgradeView
 
 _EXAMPLE = "lab upgrade shop --to mariadb:11.8 -- ./load.sh"
 
@@ -26,6 +27,7 @@ _EXAMPLE = "lab upgrade shop --to mariadb:11.8 -- ./load.sh"
     "lab upgrade shop --to mariadb:11.8",
     "lab upgrade shop --to mariadb:11.8 --node n3",
     "lab upgrade shop --to mariadb:11.8 --branch shop-try    # shop stays as it is",
+    "lab upgrade shop --to mariadb:11.8 --statements app.sql",
     _EXAMPLE,
     may_take_command=True,
 )
@@ -58,6 +60,15 @@ def upgrade(
             "--keep-failed", help="If a step fails, leave the lab as it is then: no rollback."
         ),
     ] = False,
+    statements: Annotated[
+        str,
+        typer.Option(
+            "--statements",
+            metavar="FILE",
+            show_default=False,
+            help="SELECT statements, which are explained and timed before and after.",
+        ),
+    ] = "",
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
@@ -71,6 +82,7 @@ def upgrade(
     CMD runs on this host from before the first step until after the last one, with the variables
     that `lab env` prints; it is ended then. The exit code is not CMD's, which the report has.
     """
+    from lab.datasets.queries import read
     from lab.requests.labs import BranchLab, UpgradeLab
 
     app = app_of(ctx)
@@ -78,6 +90,7 @@ def upgrade(
     if app.after_dashes is not None:
         workload = app.command(_EXAMPLE)
         find(workload[0])
+    queries = read(Path(statements)) if statements else ""
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     with app.open_here("systems of nodes are replaced by the host of the labs") as session:
         lab = pick(session, name)
@@ -85,7 +98,10 @@ def upgrade(
             lab = session.run(BranchLab(lab=lab, name=branch), timeout=limit)[0].name
         app.if_interrupted(f"`lab start {lab}` puts back the node whose upgrade was interrupted")
         only = flags.maybe_node(node) or ""
-        asked = UpgradeLab(lab=lab, to=to, node=only, keep_failed=keep_failed, workload=workload)
+        asked = UpgradeLab(
+            lab=lab, to=to, node=only, keep_failed=keep_failed, workload=workload,
+            statements=queries,
+        )  # fmt: skip
         view = session.run(asked, timeout=limit)
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if view.failed:
@@ -126,6 +142,11 @@ def _text(view: UpgradeView) -> str:
             ("log", step.log),
         ):
             lines += [f"{step.node}: {what}: {one}" for one in found]
+        if step.compared or step.statements:
+            differ = counted(len(step.statements), "statement")
+            lines.append(f"{step.node}: {differ} of {step.compared} differ")
+        for one in step.statements:
+            lines += [f"{step.node}: {line}" for line in _statement(one)]
     if view.workload is not None:
         how = "by itself" if view.workload.by_itself else "at the end"
         took, code = view.workload.seconds, view.workload.code
@@ -134,3 +155,15 @@ def _text(view: UpgradeView) -> str:
     if view.changed:
         lines.append(f"changed: {', '.join(view.changed)}")
     return rows + "".join(f"{printable(line)}\n" for line in lines)  # guests wrote some of it
+
+
+def _statement(one: StatementView) -> list[str]:
+    lines = [f"statement {one.number}: {', '.join(one.differs)}: {one.text}"]
+    if one.error:
+        return [*lines, f"  {one.error}"]
+    for when, plan, seconds, read in (
+        ("before", one.plan_before, one.seconds_before, one.read_before),
+        ("after", one.plan_after, one.seconds_after, one.read_after),
+    ):
+        lines += [f"  {when}: {seconds * 1000:.1f} ms, {read} rows read; {'; '.join(plan)}"]
+    return lines

@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from lab.blueprints.dialects import dialect_of
 from lab.config import enginefile
 from lab.config.enginefile import family_of
+from lab.datasets.queries import Query
 from lab.errors import Conflict, Interrupted, InvalidSpec, LabError, NotReady
 from lab.imagebuild import added
 from lab.lifecycle.captures import system
@@ -24,11 +26,12 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import required
 from lab.lifecycle.images.ready import Image, engine_units
-from lab.lifecycle.labs import power
+from lab.lifecycle.labs import power, statements
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.workload import Workload
+from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import (
     check_usable,
     images_of,
@@ -43,6 +46,7 @@ from lab.lifecycle.nodes.recovery import USUAL
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
+from lab.observe.ways import Rows
 from lab.requests.labs import RollBack, UpgradeLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
@@ -73,6 +77,7 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
     """
     record = record_of(ctx, asked.lab)
     _check(ctx, record)
+    queries = statements.parsed(asked.statements, "--statements") if asked.statements else []
     began, recipe = time.monotonic(), required(ctx.home, record.plan, asked.to)
     _check_recipe(ctx, record, recipe)
     spec = images.spec_of(ctx, recipe, ctx.settings.profile_of(record.profile))
@@ -84,7 +89,7 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
         with Probe(ctx, record) as probe, workload:
             steps: list[UpgradeStep] = []
             for node in order:
-                steps.append(_step(ctx, asked, node, new, order, probe, timeout))
+                steps.append(_step(ctx, asked, node, new, order, probe, queries, timeout))
                 if steps[-1].state != "upgraded":
                     break
         # What was written since a snapshot is gone with a rollback to it.
@@ -175,6 +180,7 @@ def _step(
     new: Image,
     order: Sequence[Node],
     probe: Probe,
+    queries: Sequence[Query],
     timeout: float,
 ) -> UpgradeStep:
     """Upgrade one node; a failure is in the result, and so is what became of the lab then."""
@@ -184,13 +190,16 @@ def _step(
     probe.begin_step()
     step = UpgradeStep(node.name, before, "", "upgraded", "", 0.0, 0.0)
     try:
+        old = _measured(ctx, record, node, queries)
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
         _promote_another(ctx, record, node, order, timeout)
         with lock(ctx.home, "lab", asked.lab, wait=False):
             found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
+        now = _measured(ctx, record, node_of(ctx, asked.lab, node.name), queries)
         step = replace(
             step, after=found.version, log=found.log, locked_out=found.locked_out,
-            rebuild=found.rebuild,
+            rebuild=found.rebuild, statements=statements.compare(queries, old, now),
+            compared=sum(not (a.error or b.error) for a, b in zip(old, now, strict=True)),
         )  # fmt: skip
     except Interrupted:
         raise
@@ -202,6 +211,21 @@ def _step(
             step = replace(step, state="rolled back")
     seconds, outage = time.monotonic() - began, probe.end_step()
     return replace(step, snapshot=label, seconds=seconds, outage=outage)
+
+
+def _measured(
+    ctx: Context, record: LabRecord, node: Node, queries: Sequence[Query]
+) -> list[statements.Measured]:
+    """What the server of a node does with the user's statements now."""
+    if not queries:
+        return []
+    account = account_of(ctx.home, record)
+
+    def ask(asked: Sequence[str], seconds: float) -> list[Rows]:
+        return ctx.ways.sql_all(account, node.sql_port, asked, timeout=seconds)
+
+    with ctx.progress.step("statements", f"executing the statements on {node.name}"):
+        return statements.measure(ask, dialect_of(node.release).limits, queries)
 
 
 def _promote_another(

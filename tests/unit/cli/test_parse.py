@@ -501,3 +501,16 @@ def test_an_upgrade_takes_a_command() -> None:
     world.fails["UpgradeLab"] = NotReady("x")
     assert main([*line, "true", "--to", "x"], lifecycle=world) == 7
     assert world.called("UpgradeLab")[0].workload == ("true", "--to", "x")
+
+
+def test_an_upgrade_takes_statements(tmp_path: Path) -> None:
+    """Protects from a file that writes: it is refused before anything is done."""
+    world, path = FakeLifecycle("a"), tmp_path / "app.sql"
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "--statements", str(path)]
+    path.write_text("DELETE FROM t")
+    assert main(line, lifecycle=world) == 2
+    assert world.calls == []
+    path.write_text("SELECT 1")
+    world.fails["UpgradeLab"] = NotReady("x")
+    assert main(line, lifecycle=world) == 7
+    assert world.called("UpgradeLab")[0].statements == "SELECT 1"

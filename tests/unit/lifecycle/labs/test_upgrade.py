@@ -249,3 +249,13 @@ def test_a_workload_that_cannot_run_changes_nothing(ctx: Context) -> None:
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=("/nowhere",)), timeout=20)
     assert versions(ctx) == ["10.11.6"]
     assert [one.name for one in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+def test_statements_are_compared_on_each_node(ctx: Context) -> None:
+    """Protects who has many: each node, before and after; one that fails on both is not counted."""
+    older(ctx, "galera", 2)
+    text = "SELECT a FROM t; SELECT nothing FROM t"
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, statements=text), timeout=20)
+    assert [(step.compared, step.statements) for step in view.steps] == [(1, ())] * 2
+    with pytest.raises(InvalidSpec, match="does not only read"):
+        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, statements="DELETE FROM t"), timeout=20)
