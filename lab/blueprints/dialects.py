@@ -346,8 +346,9 @@ DIALECTS: Mapping[DialectName, Dialect] = {
         limits=("SET SESSION max_execution_time = {milliseconds}",),
         binds=True,
         # Rows go from server to server in files. Events of the data are for labs. Older servers
-        # had foreign keys that refer to no unique key.
-        loading='[mysqld]\nsecure_file_priv = ""\nevent_scheduler = OFF\n'
+        # had foreign keys that refer to no unique key. Without its option a server refuses partial
+        # revokes; one that has such accounts sets it itself when it starts.
+        loading='[mysqld]\nsecure_file_priv = ""\nevent_scheduler = OFF\npartial_revokes = ON\n'
         "loose_restrict_fk_on_non_standard_key = OFF\n",
     ),
 }

@@ -1,9 +1,10 @@
-"""Accounts that MySQL Shell has dumped, as statements of the server that is to have them.
+"""Accounts of MySQL's servers, as statements of the server that is to have them.
 
-A script ``@.users.sql`` has what SHOW CREATE USER and SHOW GRANTS of MySQL have said. MariaDB has
-another syntax, other plugins and privileges, and roles that are no accounts: what it has as well
-is translated, the rest is left out, and said. An account whose password cannot be verified is
-locked, never without a password. Each statement stays in its line, and keeps its number.
+A script, such as MySQL Shell's ``@.users.sql``, has what SHOW CREATE USER and SHOW GRANTS have
+said. MariaDB has another syntax, other plugins and privileges, and roles that are no accounts: what
+it has as well is translated, the rest is left out, and said. An account whose password cannot be
+verified is locked, never without a password. Each statement stays in its line, and keeps its
+number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from lab.config.enginefile import DialectName, numbers
 from lab.datasets.dump import Statement, statements
-from lab.datasets.live import OWN
+from lab.datasets.source import OWN
 
 _NOTHING = b"DO 0"
 """In the place of what is left out."""
@@ -71,6 +72,41 @@ _PRIVILEGES = frozenset(
 )
 """Those that MySQL and MariaDB have in common; CREATE USER includes CREATE ROLE and DROP ROLE."""
 _INCLUDED = frozenset([b"CREATE ROLE", b"DROP ROLE"])
+_VERIFIED = frozenset([b"caching_sha2_password", b"sha256_password", b"auth_socket"])
+"""Plugins that MySQL's images have; others are Enterprise's, or must be loaded first."""
+_FACTORS = re.compile(rb" AND IDENTIFIED .*?(?= REQUIRE )", re.DOTALL | re.IGNORECASE)
+_DYNAMIC: Mapping[bytes, tuple[int, ...]] = {
+    **dict.fromkeys(
+        b"APPLICATION_PASSWORD_ADMIN,AUDIT_ADMIN,BACKUP_ADMIN,BINLOG_ADMIN,BINLOG_ENCRYPTION_ADMIN,"
+        b"CLONE_ADMIN,CONNECTION_ADMIN,ENCRYPTION_KEY_ADMIN,FLUSH_OPTIMIZER_COSTS,FLUSH_STATUS,"
+        b"FLUSH_TABLES,FLUSH_USER_RESOURCES,GROUP_REPLICATION_ADMIN,INNODB_REDO_LOG_ARCHIVE,"
+        b"INNODB_REDO_LOG_ENABLE,PERSIST_RO_VARIABLES_ADMIN,REPLICATION_APPLIER,"
+        b"REPLICATION_SLAVE_ADMIN,RESOURCE_GROUP_ADMIN,RESOURCE_GROUP_USER,ROLE_ADMIN,"
+        b"SERVICE_CONNECTION_ADMIN,SET_USER_ID,SESSION_VARIABLES_ADMIN,SHOW_ROUTINE,SYSTEM_USER,"
+        b"SYSTEM_VARIABLES_ADMIN,TABLE_ENCRYPTION_ADMIN,XA_RECOVER_ADMIN".split(b","),
+        (8, 0),
+    ),
+    b"AUTHENTICATION_POLICY_ADMIN": (8, 0, 27),
+    b"FIREWALL_EXEMPT": (8, 0, 27),
+    b"GROUP_REPLICATION_STREAM": (8, 0, 27),
+    b"PASSWORDLESS_USER_ADMIN": (8, 0, 27),
+    b"AUDIT_ABORT_EXEMPT": (8, 0, 28),
+    b"SENSITIVE_VARIABLES_OBSERVER": (8, 0, 29),
+    b"TELEMETRY_LOG_ADMIN": (8, 0, 33),
+    b"ALLOW_NONEXISTENT_DEFINER": (8, 2),
+    b"SET_ANY_DEFINER": (8, 2),
+    b"TRANSACTION_GTID_TAG": (8, 3),
+    b"FLUSH_PRIVILEGES": (8, 4),
+    b"OPTIMIZE_LOCAL_TABLE": (8, 4),
+    b"CREATE_SPATIAL_REFERENCE_SYSTEM": (9, 7),
+    b"MANAGE_DATA_MASKING_POLICY": (9, 7),
+}
+"""Privileges with names of one word that MySQL's images have, and since when: SHOW PRIVILEGES of
+9.7, and the manual, "Dynamic Privilege Descriptions". Others are of plugins that no image has."""
+_RENAMED = {b"SET_USER_ID": (b"SET_ANY_DEFINER", b"ALLOW_NONEXISTENT_DEFINER")}
+"""What was removed in 8.4, and what has been in its place."""
+_RENAMED_SINCE = _DYNAMIC[b"SET_ANY_DEFINER"]
+_NEWEST, _NEVER = (999,), (1000,)
 
 
 @dataclass
@@ -124,7 +160,7 @@ def _is_ours(statement: Statement) -> bool:
     if match is None:
         return False
     user, host = _key(match[1])
-    reserved = user == "lab" or user.startswith(("mysql.", "mariadb."))
+    reserved = user == "lab" or user.startswith(("mysql.", "mariadb.", "percona."))
     return reserved or (user, host) == ("root", "localhost")
 
 
@@ -156,17 +192,46 @@ def _of_roles(text: bytes, roles: set[tuple[str, str]]) -> bytes:
 
 
 def _for_mysql(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:  # noqa: ARG001
-    match = _CREATE.fullmatch(text)
-    if match is None or match[2] != _NATIVE or numbers(said.version) < _WITHOUT_NATIVE:
-        return text
-    said.locked[f"{_shown(match[1])} ({_NATIVE.decode()})"] = None
-    kept = _LOCK.sub(b"", match[4])
-    end = b" ACCOUNT LOCK"
+    if match := _CREATE.fullmatch(text):
+        return _created_for_mysql(match, said) or text
+    if match := _GRANT.fullmatch(text):
+        return _granted_for_mysql(match, said)
+    return text
+
+
+def _created_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
+    """What creates an account that the server cannot verify; empty: it can."""
+    plugin, kept = match[2] or b"", _LOCK.sub(b"", match[4])
+    has_native = numbers(said.version) < _WITHOUT_NATIVE
+    if not _FACTORS.search(kept) and (
+        not plugin or plugin in _VERIFIED or (plugin == _NATIVE and has_native)
+    ):
+        return b""
+    said.locked[f"{_shown(match[1])} ({plugin.decode()})"] = None
+    kept = _FACTORS.sub(b"", kept)
     begin = _PASSWORD.search(kept)  # its clauses follow that of the lock
     at = begin.start() if begin else len(kept)
     return b"CREATE USER IF NOT EXISTS %s IDENTIFIED WITH caching_sha2_password BY %s%s%s%s" % (
-        match[1], b"RANDOM PASSWORD", kept[:at], end, kept[at:],
+        match[1], b"RANDOM PASSWORD", kept[:at], b" ACCOUNT LOCK", kept[at:],
     )  # fmt: skip
+
+
+def _granted_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
+    privileges, where, _, whom, option = match.groups()
+    ours, found, at, changed = numbers(said.version) or _NEWEST, dict[bytes, None](), 0, False
+    while one := _PRIVILEGE.match(privileges, at):
+        name, at = one[1].upper(), one.end()
+        for new in _RENAMED.get(name, (name,)) if ours >= _RENAMED_SINCE else (name,):
+            changed |= new != name
+            if b"_" not in new or ours >= _DYNAMIC.get(new, _NEVER):
+                found[new + (one[2] or b"")] = None
+            else:
+                changed, said.privileges[name.decode()] = True, None
+    if not changed or at < len(privileges):
+        return match[0]
+    if not found:
+        return _NOTHING
+    return b"GRANT %s ON %s TO %s%s" % (b", ".join(found), where, whom, option or b"")
 
 
 _CHANGES: Mapping[DialectName, Callable[[bytes, set[tuple[str, str]], _Said], bytes]] = {
@@ -233,7 +298,8 @@ def _notes(said: _Said) -> Iterable[str]:
             f" {_listed(said.revoked)}; grant what they need, and unlock them, in a file of --sql"
         )
     if said.privileges:
-        yield f"privileges that MariaDB does not have are not granted: {_listed(said.privileges)}"
+        names = _listed(said.privileges)
+        yield f"privileges that the server does not have are not granted: {names}"
     if said.statements:
         yield (
             f"{said.statements} statements about accounts are left out: grants on databases of the"

@@ -1,4 +1,4 @@
-"""A live server as a source: its dump, consistent, by ``mariadb-dump`` on this host.
+"""A live server as a source: its dump, consistent, by the dump program of its own family.
 
 One run dumps all tables in one snapshot. Tables with a condition (``--where``) are dumped before,
 each by a run of its own, because the program takes one condition for all tables: so each of them is
@@ -17,7 +17,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,26 +25,35 @@ from typing import IO
 from urllib.parse import unquote
 
 from lab import run
+from lab.config.enginefile import DialectName, family_of, numbers
+from lab.datasets.accounts import translated
+from lab.datasets.origin import dialect_of_version, greeting
 from lab.datasets.pieces import Piece
-from lab.datasets.source import PASSWORD_HINT, PASSWORD_VARIABLE, Server, check_defaults_file
+from lab.datasets.source import (
+    OWN,
+    PASSWORD_HINT,
+    PASSWORD_VARIABLE,
+    Server,
+    check_defaults_file,
+)
+from lab.datasets.survey import short
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
 from lab.paths import writing
 from lab.texts import without_mark
 from lab.units import MIB
 from lab.wait import Deadline
 
-OWN = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
-"""The server's own databases."""
-PACKAGE = "mariadb-client"
 _STALL = 1800.0
 """Seconds without a byte after which a server is given up: a condition may read long."""
 _ASK = 120.0
+_VERSION = 10.0
 _LIST_LIMIT = 32 * MIB
 """Bytes of the list of a server's tables, at most: a hundred thousand of the longest names."""
 _OPTIONS_LIMIT = MIB
 _NAME_LIMIT = 64
 """Characters of a name of either engine."""
-_PROGRAM = "mariadb-dump"
+_MARIADB = "mariadb"
+"""In the names of programs that MySQL has not."""
 _OPTIONS = (
     "--single-transaction", "--quick", "--triggers", "--hex-blob", "--skip-lock-tables",
     "--no-tablespaces", "--max-allowed-packet=1G", "--default-character-set=utf8mb4",
@@ -59,6 +68,59 @@ _ABSENT = frozenset({2002, 2003, 2005, 2013, 2026})
 
 Name = tuple[str, str]
 """A database and a table of it."""
+
+
+@dataclass(frozen=True)
+class _Tools:
+    """The programs that read a server of a dialect, and how they are had."""
+
+    dump: str
+    package: str
+    """What has both of them; a sentence's end."""
+    options: tuple[str, ...] = ()
+    """Of the dump, beside ``_OPTIONS``; ``{histograms}``: 1 if the server can have these."""
+    accounts: str = ""
+    """The question for users and hosts, in hexadecimal; empty: they are not dumped."""
+    account: str = ""
+    """The statements that say what an account is, which has an {account}."""
+
+
+_TOOLS: Mapping[DialectName, _Tools] = {
+    "mariadb": _Tools(
+        "mariadb-dump", "install the package mariadb-client; it is MariaDB's own since 10.4.6"
+    ),
+    # GTIDs are the server's own history. Programs of 5.7 know no histograms, some of 8.0 expect
+    # them of servers of 5.7.
+    "mysql": _Tools(
+        "mysqldump",
+        "install MySQL's own client: the package mysql-client of Ubuntu or of MySQL's or Percona's"
+        " repositories (Debian's programs of these names are MariaDB's); or dump where it is, and"
+        " create the dataset from the file: mysqldump --single-transaction --set-gtid-purged=OFF"
+        " --routines --events --triggers --hex-blob --databases shop",
+        ("--set-gtid-purged=OFF", "--loose-column-statistics={histograms}"),
+        accounts="SELECT HEX(user), HEX(host) FROM mysql.user ORDER BY user, host LIMIT 1001",
+        account="SHOW CREATE USER {account}; SHOW GRANTS FOR {account};",
+    ),
+}
+_HISTOGRAMS = (8, 0)
+"""The first series of MySQL that has them."""
+_ACCOUNTS_LIMIT = 1000
+_ACCOUNTS_AT_ONCE = 100
+_ACCOUNT_LIMIT = 255
+"""Characters of a user's name, or of a host's."""
+_PAIR = 2
+_AS_HEX = "/*!80017 SET print_identified_with_as_hex = ON */;"
+_UNTOLD = frozenset({1044, 1064, 1142, 1143, 1227})
+"""Errors of a server that does not say what accounts it has; 1064: it is older than 5.7."""
+_LOGIN_FILE = "MYSQL_TEST_LOGIN_FILE"
+"""The variable with the path of a file whose address and password would precede ours."""
+_DEFAULT_ROLES = re.compile(
+    r"(CREATE USER (`(?:[^`]|``)*`@`(?:[^`]|``)*`).*?)"
+    r" DEFAULT ROLE (`(?:[^`]|``)*`@`(?:[^`]|``)*`(?:,`(?:[^`]|``)*`@`(?:[^`]|``)*`)*)(.*)",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_SIGNS = {"n": "\n", "t": "\t", "0": "\0"}
 
 
 @dataclass(frozen=True)
@@ -124,9 +186,42 @@ def condition(text: str) -> tuple[Name, str]:
     return table(name, "--where"), found.strip()
 
 
-def dumping(more: Sequence[str], databases: Sequence[str]) -> list[str]:
-    """Arguments that dump ``databases``, whose names are no options whatever they are."""
-    return [*_OPTIONS, *more, "--databases", "--", *databases]
+def dumping(version: str, more: Sequence[str], databases: Sequence[str]) -> list[str]:
+    """Arguments that dump ``databases``, whose names are no options whatever they are.
+
+    ``version``: as the server says it.
+    """
+    histograms = int(numbers(version) >= _HISTOGRAMS)
+    own = [one.format(histograms=histograms) for one in _TOOLS[dialect_of_version(version)].options]
+    return [*_OPTIONS, *own, *more, "--databases", "--", *databases]
+
+
+def check_programs(source: Server) -> str:
+    """The version that a server says; raises HostUnfit if no program here dumps it.
+
+    Also if it cannot be reached. MariaDB's packages have links of the names of MySQL's programs:
+    these do not count.
+    """
+    version = greeting(source)
+    dialect = dialect_of_version(version)
+    tools = _TOOLS[dialect]
+    for program in (tools.dump, family_of(dialect).client):
+        path, why = run.find(program), "is not installed"
+        if path is not None:
+            if _MARIADB in program or not _is_mariadbs(path):
+                continue
+            why = f"is MariaDB's on this host ({path})"
+        title = f"{family_of(dialect).title} {short(version)}".strip()
+        raise HostUnfit(f"{source} is {title}, and {program} {why}", hint=tools.package)
+    return version
+
+
+def _is_mariadbs(program: str) -> bool:
+    try:
+        said = run.run([program, "--version"], timeout=_VERSION)
+    except CommandFailed:
+        return False  # what is wrong with it is said when it dumps
+    return "mariadb" in said.stdout.lower()
 
 
 @dataclass(frozen=True)
@@ -137,9 +232,19 @@ class Live:
     selection: Selection
     options: IO[bytes]
     env: dict[str, str] = field(repr=False)
+    version: str
+    """As the server says it."""
 
-    def pieces(self) -> Iterator[Piece]:
-        """Dumps, in order; raises HostUnfit, InvalidSpec, CommandFailed with the server's words."""
+    @property
+    def dialect(self) -> DialectName:
+        """Whose server it is."""
+        return dialect_of_version(self.version)
+
+    def pieces(self, dialect: DialectName, version: str) -> Iterator[Piece]:
+        """Dumps, in order, then accounts; raises HostUnfit, InvalidSpec with the server's words.
+
+        ``dialect``, ``version``: of the server that is to have them.
+        """
         there = self._there()
         databases = self._databases(there)
         chosen = {table(text, "--tables") for text in self.selection.tables}
@@ -154,34 +259,83 @@ class Live:
             label = f"{self.source}: {'.'.join(limited)}"
             yield Piece(label, self._dump(where, [database]))
         left = {one for one in there if one[0] in databases and one[1]}
-        wanted = (chosen or left) - conditions.keys()
-        if conditions and not wanted and chosen:
+        if bare:
+            without = ["--no-data", *_ignored(sorted(left - bare))]
+            of_them = sorted({database for database, _ in bare})
+            yield Piece(f"{self.source}: without rows", self._dump(without, of_them))
+        wanted = (chosen or left) - conditions.keys() - bare
+        if chosen and not wanted:
             return
         more = [] if chosen else ["--routines", "--events"]
         more += _ignored(sorted(left - wanted))
-        more += [f"--ignore-table-data={'.'.join(one)}" for one in sorted(bare)]
         yield Piece(str(self.source), self._dump(more, databases))
+        if not chosen and not self.source.databases and _TOOLS[self.dialect].accounts:
+            yield self._accounts(dialect, version)
 
-    def _there(self) -> list[Name]:
-        """Databases, with an empty name, and tables of the server."""
-        asked = ["--batch", "--skip-column-names", f"--execute={_QUESTION}"]
+    def _accounts(self, dialect: DialectName, version: str) -> Piece:
+        """The accounts of a server that is dumped as a whole, if we may see them."""
+        name, tools = f"{self.source}: accounts", _TOOLS[self.dialect]
+        said: list[str] = []
+        try:
+            named = self._names(self._rows(tools.accounts), _ACCOUNT_LIMIT)
+            for at in range(0, min(len(named), _ACCOUNTS_LIMIT), _ACCOUNTS_AT_ONCE):
+                some = named[at : at + _ACCOUNTS_AT_ONCE]
+                texts = ("@".join(map(_text, one)) for one in some)
+                ask = " ".join(tools.account.format(account=one) for one in texts)
+                said += (_unescaped(row[0]) for row in self._rows(f"{_AS_HEX} {ask}"))
+        except CommandFailed as error:
+            if not _numbers(error) & _UNTOLD:
+                raise self._failed(error) from None
+            said, named = [], []
+            why = f"{self.source.user} may not see them, or the server is older than 5.7"
+        else:
+            why = f"it has more than {_ACCOUNTS_LIMIT}" if len(named) > _ACCOUNTS_LIMIT else ""
+        script = translated(created(said), name, dialect, version)
+        notes = (f"{self.source}: accounts are not in the dataset: {why}",) if why else ()
+        return Piece(name, iter([script.text]), notes=notes + script.notes)
+
+    def _rows(self, question: str) -> list[list[str]]:
+        """The rows of an answer; raises CommandFailed, InvalidSpec."""
+        asked = ["--batch", "--skip-column-names", f"--execute={question}"]
         said, deadline = bytearray(), Deadline.after(_ASK)
-        for chunk in self._output("mariadb", asked, _ASK):
+        for chunk in self._output(family_of(self.dialect).client, asked, _ASK):
             said += chunk
             if len(said) > _LIST_LIMIT or deadline.passed:
                 raise InvalidSpec(
                     f"{self.source}: the list of its tables has more than {_LIST_LIMIT // MIB} MiB,"
                     f" or took longer than {_ASK:g} s",
-                    hint="dump with mariadb-dump, and create the dataset from the dump",
+                    hint=self._by_file,
                 )
         try:
-            rows = [line.split("\t") for line in said.decode().splitlines()]
+            return [line.split("\t") for line in said.decode().split("\n") if line]
+        except ValueError:
+            raise self._invalid from None
+
+    def _names(self, rows: Iterable[Sequence[str]], limit: int) -> list[tuple[str, ...]]:
+        """Names that a server says in hexadecimal; ``limit``: characters of one."""
+        try:
             names = [tuple(bytes.fromhex(text).decode() for text in row) for row in rows]
-            if any("\0" in text or len(text) > _NAME_LIMIT for one in names for text in one):
+            if any("\0" in text or len(text) > limit for one in names for text in one):
                 raise ValueError("these are no names")
         except ValueError:
-            raise InvalidSpec(f"{self.source}: the server's answer is invalid") from None
-        return [(one[0], one[1]) for one in names if len(one) == 2]
+            raise self._invalid from None
+        return [one for one in names if len(one) == _PAIR]
+
+    @property
+    def _invalid(self) -> InvalidSpec:
+        return InvalidSpec(f"{self.source}: the server's answer is invalid")
+
+    @property
+    def _by_file(self) -> str:
+        return f"dump with {_TOOLS[self.dialect].dump}, and create the dataset from the dump"
+
+    def _there(self) -> list[Name]:
+        """Databases, with an empty name, and tables of the server."""
+        try:
+            found = self._names(self._rows(_QUESTION), _NAME_LIMIT)
+        except CommandFailed as error:
+            raise self._failed(error) from None
+        return [(one[0], one[1]) for one in found]
 
     def _databases(self, there: Sequence[Name]) -> list[str]:
         known = {database for database, _ in there}
@@ -220,36 +374,39 @@ class Live:
             raise InvalidSpec(f"{shown} is not among what is dumped", hint="name it in --tables")
 
     def _dump(self, more: Sequence[str], databases: Sequence[str]) -> Iterator[bytes]:
-        yield from self._output(_PROGRAM, dumping(more, databases), _STALL)
+        argv = dumping(self.version, more, databases)
+        try:
+            yield from self._output(_TOOLS[self.dialect].dump, argv, _STALL)
+        except CommandFailed as error:
+            raise self._failed(error) from None
 
     def _output(self, name: str, more: Sequence[str], stall: float) -> Iterator[bytes]:
-        program, options = run.require(name, package=PACKAGE), self.options.fileno()
+        program, options = run.require(name), self.options.fileno()
         os.lseek(options, 0, os.SEEK_SET)
         argv = [program, "--defaults-file=/dev/stdin", *more]
         try:
             yield from run.output(
                 argv, stall=stall, chunk=MIB, env=self.env, stdin=options, fenced=True
             )
-        except CommandFailed as error:
-            raise self._failed(error) from None
         except OSError as error:
             if error.errno != errno.E2BIG:
                 raise
             raise InvalidSpec(
                 f"{self.source}: too many tables: those that are not dumped are all named in one"
                 " command",
-                hint="dump with mariadb-dump, and create the dataset from the dump",
+                hint=self._by_file,
             ) from None
 
     def _failed(self, error: CommandFailed) -> HostUnfit | InvalidSpec:
         """The server's words."""
         lines = error.stderr.strip().splitlines()[-5:] or [error.what]
-        numbers = [int(one[0] or one[1]) for one in _ERROR.findall(error.stderr)]
-        if any(number in _ABSENT for number in numbers):
-            hint = "check address and port; a server without TLS needs `skip-ssl` in the [client]"
+        found = _numbers(error)
+        if found & _ABSENT:
+            plain = family_of(self.dialect).plain_option
+            hint = f"check address and port; a server without TLS needs `{plain}` in the [client]"
             hint += " group of a --defaults-file"
             return HostUnfit(f"{self.source} cannot be reached", hint=hint, details=lines)
-        hint = PASSWORD_HINT if 1045 in numbers else "check the account's privileges"
+        hint = PASSWORD_HINT if 1045 in found else "check the account's privileges"
         return InvalidSpec(f"{self.source}: the dump failed", hint=hint, details=lines)
 
 
@@ -259,10 +416,9 @@ def opened(
 ) -> Iterator[Live]:
     """A server that can be dumped in the block; ``work``: a private directory.
 
-    Raises InvalidSpec for a defaults file that others can read, HostUnfit without the programs.
+    Raises InvalidSpec for a defaults file that others can read; HostUnfit as ``check_programs``.
     """
-    for program in (_PROGRAM, "mariadb"):
-        run.require(program, package=PACKAGE)
+    version = check_programs(source)
     lines = []
     if selection.defaults_file:
         lines.append(_options(check_defaults_file(Path(selection.defaults_file)).absolute()))
@@ -271,6 +427,7 @@ def opened(
     if (password := env.get(PASSWORD_VARIABLE, "")) and not selection.defaults_file:
         lines.append(f"password={_value(password)}")
     rest = {name: value for name, value in env.items() if name != PASSWORD_VARIABLE}
+    rest[_LOGIN_FILE] = os.devnull
     with ExitStack() as stack:
         with writing(work):
             options = stack.enter_context(tempfile.TemporaryFile(dir=work))
@@ -279,7 +436,7 @@ def opened(
             os.fchmod(options.fileno(), 0o400)
             if (user := run.fence()) is not None:
                 os.fchown(options.fileno(), *user)
-        yield Live(source, selection, options, rest)
+        yield Live(source, selection, options, rest, version)
 
 
 def _options(path: Path) -> str:
@@ -298,6 +455,36 @@ def _options(path: Path) -> str:
             hint="write user and password into the file itself",
         )
     return text
+
+
+def created(said: Sequence[str]) -> bytes:
+    """A script of what SHOW CREATE USER and SHOW GRANTS have said, as MySQL Shell writes it."""
+    users, grants, roles = [], [], []
+    for one in said:
+        if not one.startswith("CREATE USER "):
+            grants.append(one)
+            continue
+        text = one
+        if found := _DEFAULT_ROLES.fullmatch(one):  # they are granted later
+            text = found[1] + found[4]
+            roles.append(f"SET DEFAULT ROLE {found[3]} TO {found[2]}")
+        users.append(text.replace("CREATE USER ", "CREATE USER IF NOT EXISTS ", 1))
+    return "".join(f"{one};\n" for one in (*users, *grants, *roles)).encode()
+
+
+def _numbers(error: CommandFailed) -> set[int]:
+    """The numbers of a server's or a client's errors."""
+    return {int(one[0] or one[1]) for one in _ERROR.findall(error.stderr)}
+
+
+def _text(name: str) -> str:
+    """A text of SQL."""
+    return "'" + name.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _unescaped(value: str) -> str:
+    """A value as a client that runs in a batch prints it."""
+    return _ESCAPED.sub(lambda match: _SIGNS.get(match[1], match[1]), value)
 
 
 def _ignored(names: Sequence[Name]) -> list[str]:

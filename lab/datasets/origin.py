@@ -25,9 +25,9 @@ from lab.datasets.source import (
     StandardInput,
 )
 from lab.datasets.survey import HEAD, header
-from lab.errors import LabError
+from lab.errors import HostUnfit, LabError
 
-_SECONDS = 5.0
+_SECONDS = 10.0
 _GREETING = 256
 """Bytes of a server's first packet in which its version is."""
 _MARIADB: DialectName = "mariadb"
@@ -81,14 +81,33 @@ def _of_bytes(head: bytes) -> Origin:
 
 
 def _of_server(source: Server) -> Origin:
-    """By the version in a server's greeting, which it sends before anybody logs in."""
+    with suppress(LabError):
+        return dialect_of_version(greeting(source))
+    return ""
+
+
+def dialect_of_version(version: str) -> DialectName:
+    """Whose server says that it is of a version."""
+    return _MARIADB if _MARIADB in version.lower() else "mysql"
+
+
+def greeting(source: Server) -> str:
+    """The version in a server's greeting, which it sends before anybody logs in.
+
+    Raises HostUnfit if there is none.
+    """
+    why = "it sent no greeting of such a server"
+    packet = b""
     try:
         with closing(socket.create_connection((source.host, source.port), _SECONDS)) as connection:
-            greeting = connection.recv(_GREETING)
-    except OSError:
-        return ""
+            packet = connection.recv(_GREETING)
+    except OSError as error:
+        why = error.strerror or str(error)
     # Length and number of the packet, the version of the protocol, then the server's, and a zero.
-    version, end, _ = greeting[5:].partition(b"\0")
-    if greeting[4:5] != b"\x0a" or not end:
-        return ""
-    return _MARIADB if _MARIADB.encode() in version.lower() else "mysql"
+    version, end, _ = packet[5:].partition(b"\0")
+    if packet[4:5] == b"\x0a" and end:
+        return version.decode(errors="replace")
+    if packet[4:5] == b"\xff":  # an error: its number, and its text
+        text = packet[7:].decode(errors="replace").strip()
+        why = "".join(sign if sign.isprintable() else "?" for sign in text)
+    raise HostUnfit(f"{source} cannot be reached", hint="check address and port", details=[why])

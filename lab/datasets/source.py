@@ -49,6 +49,8 @@ ACCEPTED = (
     " or .xbstream; a data directory, also as .tar; mysql://user@host:3306/database; lab:NAME;"
     " generate:sysbench or generate:tpcc"
 )
+OWN = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
+"""The databases of a server itself."""
 DATABASES_LIMIT = 100
 """Databases that one text names, at most."""
 

@@ -139,7 +139,7 @@ def server(options: Sequence[str] = ()) -> Iterator[Server]:
             f"--socket={top}/s", f"--pid-file={top}/pid", "--skip-networking", "--mysqlx=OFF",
             "--disable-log-bin", "--secure-file-priv=", "--performance-schema=OFF",
             "--event-scheduler=OFF", "--restrict-fk-on-non-standard-key=OFF",
-            "--innodb-redo-log-capacity=64M", "--auto-generate-certs=OFF",
+            "--partial-revokes=ON", "--innodb-redo-log-capacity=64M", "--auto-generate-certs=OFF",
             "--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=OFF",
             "--caching-sha2-password-auto-generate-rsa-keys=OFF",
         ]  # fmt: skip

@@ -13,10 +13,17 @@ from lab.blueprints.dialects import check_loads
 from lab.config.enginefile import family_of
 from lab.datasets import queries
 from lab.datasets import source as sources
-from lab.datasets.live import require_server
+from lab.datasets.live import check_programs, require_server
 from lab.datasets.rules import parse as parse_rules
 from lab.datasets.rules import scan as scan_columns
-from lab.datasets.source import DumpFile, LabCapture, Source, StandardInput, Uploaded
+from lab.datasets.source import (
+    DumpFile,
+    LabCapture,
+    Server,
+    Source,
+    StandardInput,
+    Uploaded,
+)
 from lab.errors import Conflict, InvalidSpec, LabError, NotFound
 from lab.imagebuild.manifest import BuiltImage
 from lab.lifecycle.captures import retire
@@ -313,6 +320,8 @@ def _make(
     ctx: Context, name: str, made: Provenance, source: Source, project: str, accept: Accept
 ) -> DatasetView:
     """Make the next version of a dataset; ``accept``: of the tables that it has."""
+    if isinstance(source, Server):
+        check_programs(source)
     if isinstance(source, LabCapture):
         opened = _of_lab(ctx, made, source, accept)
     else:

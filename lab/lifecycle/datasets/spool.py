@@ -16,10 +16,11 @@ from lab.config.enginefile import DialectName
 from lab.datasets import directory, generate
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, chunks, statements
 from lab.datasets.kinds import plain, sql
-from lab.datasets.live import OWN, Selection, opened
+from lab.datasets.live import Selection, opened
 from lab.datasets.pieces import Piece, content
 from lab.datasets.source import (
     MAGIC,
+    OWN,
     DumpDirectory,
     DumpFile,
     Generated,
@@ -221,7 +222,7 @@ def _pieces(
         yield from directory.pieces(source, dialect, version)
     elif isinstance(source, Server):
         with opened(source, selection, work) as live:
-            yield from live.pieces()
+            yield from live.pieces(dialect, version)
     else:
         raise InvalidSpec(
             f"{source}: data cannot be loaded from this source yet",

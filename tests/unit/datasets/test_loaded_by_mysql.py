@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -12,12 +11,11 @@ import pytest
 
 from lab.cli.verbs.copy import _DUMP
 from lab.datasets.generate import generate
-from lab.datasets.live import dumping
 from lab.datasets.source import Sysbench, Tpcc
 from lab.datasets.survey import suits, survey
 from lab.run import run
 from tests.support import mysql_server
-from tests.support.mariadb_server import NoServer, Server, client, unpacked
+from tests.support.mariadb_server import NoServer, Server
 
 SECONDS = 120.0
 GENERATED = "made VARCHAR(60) GENERATED ALWAYS AS (UPPER(name)) STORED, "
@@ -100,33 +98,3 @@ def test_a_dump_of_a_lab_is_loaded_again(servers: tuple[Server, Server]) -> None
     load(other, [dumped])
     assert other.ask(ROWS) == one.ask(ROWS)
     assert other.ask(COUNTS) == one.ask(COUNTS) == [(1, 1, 1, "gone@10.%")]
-
-
-def test_a_live_server(servers: tuple[Server, Server]) -> None:
-    """It is dumped by the program of MariaDB that this host has: not with generated columns."""
-    one, other = servers
-    # Its clients cannot log in by MySQL's plugin of sockets.
-    account = "CREATE USER u@localhost IDENTIFIED BY 'x'"
-    one.ask(
-        *(text.replace(GENERATED, "") for text in SCHEMA),
-        account,
-        "GRANT ALL ON *.* TO u@localhost",
-    )
-    try:
-        program, env = client("mariadb-dump", "mariadb-client")
-        plugins = unpacked("libmariadb3") / "usr/lib/x86_64-linux-gnu/libmariadb3/plugin"
-    except NoServer as reason:
-        pytest.skip(str(reason))
-    argv = [str(program), "--no-defaults", f"--socket={one.socket}", "--user=u", "--password=x",
-            f"--plugin-dir={plugins}", *dumping(["--events", "--routines"], ["shop"])]  # fmt: skip
-    dumped = run(argv, timeout=SECONDS, env=os.environ | env).stdout.encode()
-    found = survey([dumped])
-    assert (found.dialect, found.complete) == ("mysql", True)
-    assert suits(found, "mysql", found.version) == ()
-    load(other, [dumped])
-    assert other.ask(ROWS) == one.ask(ROWS)
-    assert other.ask(COUNTS) == one.ask(COUNTS)
-    one.ask("ALTER TABLE shop.audit ADD late INT GENERATED ALWAYS AS (LENGTH(old))")
-    one.ask("INSERT INTO shop.audit (old) VALUES ('x')")
-    refused = survey([run(argv, timeout=SECONDS, env=os.environ | env).stdout.encode()])
-    assert [one.fatal for one in suits(refused, "mysql", found.version)] == [True]

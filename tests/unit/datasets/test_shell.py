@@ -19,6 +19,7 @@ from lab.errors import CommandFailed, InvalidSpec
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
 from lab.run import run
+from tests.support import mysql_server
 from tests.support.mariadb_server import NoServer, Server, client, server
 from tests.support.mysql_shell import Shell
 
@@ -241,6 +242,42 @@ def test_accounts_whose_plugin_mysql_has_removed_are_locked(version: str, is_loc
     assert (b" ACCOUNT LOCK PASSWORD HISTORY" in line) is is_locked
     assert b"'caching_sha2_password' AS" in script.text, "others stay"
     assert bool(script.notes) is is_locked
+
+
+OF_OLDER = """\
+CREATE USER IF NOT EXISTS `all`@`%` IDENTIFIED WITH 'caching_sha2_password' REQUIRE NONE;
+CREATE USER IF NOT EXISTS `ldap`@`%` IDENTIFIED WITH 'authentication_ldap_simple' AS 'cn=x'\
+ REQUIRE NONE PASSWORD EXPIRE DEFAULT ACCOUNT UNLOCK PASSWORD HISTORY DEFAULT;
+CREATE USER IF NOT EXISTS `two`@`%` IDENTIFIED WITH 'caching_sha2_password' AS 'x' AND\
+ IDENTIFIED WITH 'authentication_fido' REQUIRE NONE PASSWORD EXPIRE DEFAULT ACCOUNT UNLOCK;
+GRANT SELECT, INSERT ON *.* TO `all`@`%` WITH GRANT OPTION;
+GRANT BACKUP_ADMIN,SET_USER_ID,VERSION_TOKEN_ADMIN ON *.* TO `all`@`%` WITH GRANT OPTION;
+GRANT FIREWALL_USER ON *.* TO `ldap`@`%`;
+GRANT SELECT (`a_b`) ON `shop`.`t` TO `all`@`%`;
+REVOKE INSERT ON `crm`.* FROM `all`@`%`;
+"""
+
+
+def test_accounts_of_older_and_of_enterprise_servers() -> None:
+    """Protects loads: MySQL refuses privileges and plugins that it does not have."""
+    script = translated(OF_OLDER.encode(), "x", "mysql", "9.7.4")
+    locked, privileges = script.notes
+    assert "ldap@% (authentication_ldap_simple), two@% (caching_sha2_password)" in locked
+    assert privileges.endswith("not granted: VERSION_TOKEN_ADMIN, FIREWALL_USER")
+    try:
+        with mysql_server.server() as server:
+            create = "CREATE TABLE shop.t (a_b INT)"
+            server.ask("CREATE DATABASE shop", create, *script.text.decode().split("; ")[:-1])
+            granted = {row[0] for row in server.ask("SHOW GRANTS FOR `all`@`%`")}
+            locks = "SELECT user FROM mysql.user WHERE account_locked = 'Y' AND host = '%'"
+            assert [row[0] for row in server.ask(f"{locks} ORDER BY 1")] == ["lab", "ldap", "two"]
+    except NoServer as reason:
+        pytest.skip(str(reason))
+    dynamic = "ALLOW_NONEXISTENT_DEFINER,BACKUP_ADMIN,SET_ANY_DEFINER"
+    assert f"GRANT {dynamic} ON *.* TO `all`@`%` WITH GRANT OPTION" in granted
+    assert "REVOKE INSERT ON `crm`.* FROM `all`@`%`" in granted
+    older = translated(OF_OLDER.encode(), "x", "mysql", "8.0.36").text
+    assert b"GRANT BACKUP_ADMIN, SET_USER_ID ON" in older
 
 
 def test_names_that_are_too_long_for_a_file(db: Server, tmp_path: Path) -> None:

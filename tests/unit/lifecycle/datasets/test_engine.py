@@ -126,13 +126,14 @@ def test_a_physical_backup_is_not_of_mysql(ctx: Context, tmp_path: Path) -> None
 
 
 @contextmanager
-def greeting(version: bytes) -> Iterator[int]:
-    """The port of a server that greets with a version."""
+def greeting(version: bytes, packet: bytes = b"") -> Iterator[int]:
+    """The port of a server that greets once with a version, or says something else."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def greet() -> None:
             with listening.accept()[0] as client:
-                client.sendall(b"\x4a\0\0\0\x0a" + version + b"\0" + bytes(60))
+                said = packet or b"\x0a" + version + b"\0" + bytes(60)
+                client.sendall(b"\x4a\0\0\0" + said)
 
         thread = threading.Thread(target=greet)
         thread.start()

@@ -20,6 +20,7 @@ from lab.requests.datasets import CreateDataset
 from lab.run import run
 from tests.support.lifecycle_world import World, make_image
 from tests.support.mariadb_server import NoServer, Server, client, server
+from tests.unit.lifecycle.datasets.test_engine import greeting
 
 ALL = Selection()
 PASSWORD = """hun"ter'2\\n #;%s"""
@@ -180,6 +181,13 @@ def test_the_servers_words_are_shown(
 
 
 @pytest.fixture
+def greeted() -> Iterator[int]:
+    """The port of a server that greets once, and no more."""
+    with greeting(b"5.5.5-10.11.6-MariaDB") as port:
+        yield port
+
+
+@pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Programs in the place of MariaDB's, in a directory that everybody can read."""
     with tempfile.TemporaryDirectory() as work:
@@ -205,47 +213,47 @@ def _recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_name_that_the_server_says_is_no_option(recorded: Path) -> None:
+def test_a_name_that_the_server_says_is_no_option(recorded: Path, greeted: int) -> None:
     """Protects the host's files: ``--result-file=/root/.ssh/authorized_keys`` is a valid name."""
     with pytest.raises(InvalidSpec, match="has the name of an option") as failure:
-        of(dsn(1), recorded)
+        of(dsn(greeted), recorded)
     assert "shop,crm" in failure.value.hint
     for wrong in ("-x", "--result-file=%2Fx", "shop,-B"):
         with pytest.raises(InvalidSpec, match="cannot be the name of a database"):
             parse(dsn(1, wrong))
 
 
-def test_the_programs_that_dump_can_write_nothing(recorded: Path) -> None:
+def test_the_programs_that_dump_can_write_nothing(recorded: Path, greeted: int) -> None:
     """Protects the host: what reads a hostile server's answers has no rights of root."""
     (recorded / "programs/mariadb").write_text("#!/bin/sh\nprintf '73686f70\\t\\n'\n")
     with pytest.raises(InvalidSpec, match="the dump failed") as failure:
-        of(dsn(1), recorded)
+        of(dsn(greeted), recorded)
     said = "\n".join(failure.value.details)
     if os.geteuid() == 0:
         assert not (recorded / "written").exists()
         assert "ermission denied" in said
-    assert dumping(["--where=-x"], ["shop", "crm"])[-3:] == ["--", "shop", "crm"]
+    assert dumping("10.11.6-MariaDB", ["--where=-x"], ["shop", "crm"])[-3:] == ["--", "shop", "crm"]
 
 
-def test_the_list_of_a_servers_tables_has_an_end(recorded: Path) -> None:
+def test_the_list_of_a_servers_tables_has_an_end(recorded: Path, greeted: int) -> None:
     """Protects the service's memory: a hostile server lists tables without end."""
     (recorded / "programs/mariadb").write_text("#!/bin/sh\nexec yes 73686f70\n")
     with pytest.raises(InvalidSpec, match="more than 32 MiB"):
-        of(dsn(1), recorded)
+        of(dsn(greeted), recorded)
 
 
 @pytest.mark.parametrize("name", ["6100", "61" * 300])
-def test_a_name_that_no_server_has_is_refused(recorded: Path, name: str) -> None:
+def test_a_name_that_no_server_has_is_refused(recorded: Path, greeted: int, name: str) -> None:
     """Protects from a traceback: no argument of a program has a zero byte, or any length."""
     (recorded / "programs/mariadb").write_text(
         f"#!/bin/sh\nprintf '73686f70\\t74\\n73686f70\\t{name}\\n'\n"
     )
     selection = Selection(tables=("shop.t",))
     with pytest.raises(InvalidSpec, match="the server's answer is invalid"):
-        of(dsn(1), recorded, selection)
+        of(dsn(greeted), recorded, selection)
 
 
-def test_more_tables_than_a_command_can_name(recorded: Path) -> None:
+def test_more_tables_than_a_command_can_name(recorded: Path, greeted: int) -> None:
     """Protects from a traceback: those that are not dumped are named, each in an argument."""
     (recorded / "programs/mariadb").write_text(
         "#!/usr/bin/python3\n"
@@ -254,7 +262,7 @@ def test_more_tables_than_a_command_can_name(recorded: Path) -> None:
         "    print('73686f70\\t' + f'{number:060d}'.encode().hex())\n"
     )
     with pytest.raises(InvalidSpec, match="too many tables") as failure:
-        of(dsn(1), recorded, Selection(tables=("shop.t",)))
+        of(dsn(greeted), recorded, Selection(tables=("shop.t",)))
     assert "mariadb-dump" in failure.value.hint
 
 
@@ -263,17 +271,26 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
         held.bind(("127.0.0.1", 0))
         with pytest.raises(HostUnfit, match="cannot be reached") as failure:
             of(dsn(held.getsockname()[1]), tmp_path)
-    assert "2002" in "".join(failure.value.details) or "2003" in "".join(failure.value.details)
+    assert failure.value.details == ("Connection refused",)
+
+
+def test_a_server_that_does_not_want_us(tmp_path: Path) -> None:
+    """Protects from a guess: a server that blocks this host says so in place of a greeting."""
+    said = b"\xff\x69\x04Host '10.0.0.1' is blocked"
+    refused = pytest.raises(HostUnfit, match="cannot be reached")
+    with greeting(b"", said) as port, refused as failure:
+        of(dsn(port), tmp_path)
+    assert failure.value.details == ("Host '10.0.0.1' is blocked",)
 
 
 def test_programs_that_are_missing_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, greeted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     if any((Path(place) / "mariadb-dump").exists() for place in ("/usr/local/sbin", "/usr/sbin")):
         pytest.skip("mariadb-dump is in a directory that is always searched")
     with pytest.raises(HostUnfit, match="mariadb-dump is not installed") as failure:
-        of(dsn(1), tmp_path)
+        of(dsn(greeted), tmp_path)
     assert "mariadb-client" in failure.value.hint
 
 
