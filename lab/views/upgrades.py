@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from lab.marks import Public, public
@@ -52,6 +53,11 @@ class UpgradeStep:
     seconds: Public[float]
     outage: Public[float]
     """The longest time for which no server of the lab took a write, in seconds."""
+    unanswered: Annotated[Mapping[str, float], public({"n1": 41.5, "proxy rw": 0.9})] = field(
+        default_factory=dict
+    )
+    """The longest time for which each endpoint gave no answer, in seconds: servers by their names,
+    endpoints of proxies behind that of the proxy."""
     log: Public[tuple[str, ...]] = ()
     """Errors and warnings of its new server's log."""
     locked_out: Public[tuple[str, ...]] = ()

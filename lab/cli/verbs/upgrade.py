@@ -136,6 +136,8 @@ def _text(view: UpgradeView) -> str:
     lost = "unknown how many" if view.lost is None else view.lost
     lines = [f"writes: {written} acknowledged, {lost} lost, {view.refused} refused"]
     for step in view.steps:
+        silent = [f"{name} {seconds:.1f} s" for name, seconds in step.unanswered.items()]
+        lines.append(f"{step.node}: longest without an answer: {', '.join(silent)}")
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),

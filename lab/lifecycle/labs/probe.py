@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import TracebackType
 
 from lab.errors import Conflict, LabError
@@ -14,6 +15,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.nodes import Node
+from lab.observe.account import Account
 from lab.state.records import LabRecord
 from lab.wait import Deadline, attempts
 
@@ -21,6 +23,8 @@ SCHEMA = "lab_upgrade"
 """The database of the rows, which is removed at the end."""
 _EVERY = 0.25
 """Seconds between two writes."""
+_LOOK = 0.5
+"""Seconds between two questions to an endpoint."""
 _ANSWER = 5.0
 _SETTLED = 30.0
 _LONG = 600.0
@@ -55,11 +59,47 @@ class ProbeReport:
 
 
 @dataclass
+class _Silence:
+    """The longest time between two answers, since ``begin``."""
+
+    _last: float = field(default_factory=time.monotonic)
+    _longest: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self) -> None:
+        with self._lock:
+            self._longest, self._last = 0.0, time.monotonic()
+
+    def answered(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._longest, self._last = max(self._longest, now - self._last), now
+
+    def longest(self) -> float:
+        """In seconds; one that lasts counts as well."""
+        with self._lock:
+            return max(self._longest, time.monotonic() - self._last)
+
+
+@dataclass(frozen=True)
+class Outages:
+    """The longest times without an answer, in seconds.
+
+    ``writes``: without a server that took a row; ``endpoints``: by the name of a server, or that of
+    a proxy with its endpoint.
+    """
+
+    writes: float
+    endpoints: Mapping[str, float]
+
+
+@dataclass
 class Probe:
     """Writes a row every quarter of a second to the first server that takes it, in the block.
 
     A server that is read-only refuses it, as one that is in no primary component does; so does the
-    one that is upgraded. An outage is the time in which none took any.
+    one that is upgraded. Each server, and each endpoint of a proxy, is asked for an answer beside
+    it.
     """
 
     ctx: Context
@@ -68,8 +108,9 @@ class Probe:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _acknowledged: list[int] = field(default_factory=list)
     _refused: int = 0
-    _last: float = 0.0
-    _longest: float = 0.0
+    _writes: _Silence = field(default_factory=_Silence)
+    _endpoints: dict[str, _Silence] = field(default_factory=dict)
+    _threads: list[threading.Thread] = field(default_factory=list)
     _sums: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Probe:
@@ -82,29 +123,32 @@ class Probe:
         with suppress(LabError):  # too many tables, or a server that does not answer in time
             self._sums = self._checksums()
         self._anywhere(_MADE)
-        self._last = time.monotonic()
-        self._thread = threading.Thread(target=self._write, name="probe", daemon=True)
-        self._thread.start()
+        self._writes.begin()
+        self._begin_thread(self._write)
+        for name, port in self._ports().items():
+            self._endpoints[name] = silence = _Silence()
+            self._begin_thread(partial(self._look, port, silence))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         if kind is not None:
             with suppress(LabError):
                 self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
 
     def begin_step(self) -> None:
-        """Measure the outage from now on."""
-        with self._lock:
-            self._longest, self._last = 0.0, time.monotonic()
+        """Measure outages from now on."""
+        for one in (self._writes, *self._endpoints.values()):
+            one.begin()
 
-    def end_step(self) -> float:
-        """The longest outage since ``begin_step``, in seconds."""
-        with self._lock:
-            return max(self._longest, time.monotonic() - self._last)
+    def end_step(self) -> Outages:
+        """The longest outages since ``begin_step``."""
+        found = {name: one.longest() for name, one in self._endpoints.items()}
+        return Outages(self._writes.longest(), found)
 
     def report(self, *, verify: bool) -> ProbeReport:
         """What became of all writes, after the block.
@@ -150,10 +194,33 @@ class Probe:
                 with self._lock:
                     self._refused += 1
                 continue
+            self._writes.answered()
             with self._lock:
-                now = time.monotonic()
-                self._longest, self._last = max(self._longest, now - self._last), now
                 self._acknowledged.append(number)
+
+    @cached_property
+    def _account(self) -> Account:
+        return account_of(self.ctx.home, self.record)
+
+    def _begin_thread(self, do: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=do, name="probe", daemon=True))
+        self._threads[-1].start()
+
+    def _ports(self) -> dict[str, int]:
+        """What is asked: the port of each server, and those of a proxy, by endpoint."""
+        found = dict[str, int]()
+        for node in nodes_of(self.ctx, self.record.name):
+            if node.has_server:
+                found[node.name] = node.sql_port
+            elif node.is_proxy:
+                found[f"{node.name} rw"], found[f"{node.name} ro"] = node.sql_port, node.ports["ro"]
+        return found
+
+    def _look(self, port: int, silence: _Silence) -> None:
+        while not self._over.wait(_LOOK):
+            with suppress(LabError):  # a server that is in no primary component refuses it
+                self.ctx.ways.sql_all(self._account, port, ["SELECT 1"], timeout=_ANSWER)
+                silence.answered()
 
     def _servers(self) -> list[Node]:
         return [node for node in nodes_of(self.ctx, self.record.name) if node.has_server]
@@ -174,8 +241,7 @@ class Probe:
     def _ask(
         self, node: Node, statements: Sequence[str], timeout: float = _ANSWER
     ) -> list[tuple[tuple[object, ...], ...]]:
-        account = account_of(self.ctx.home, self.record)
-        found = self.ctx.ways.sql_all(account, node.sql_port, statements, timeout=timeout)
+        found = self.ctx.ways.sql_all(self._account, node.sql_port, statements, timeout=timeout)
         return [one.rows for one in found]
 
     def _checksums(self) -> dict[str, str]:

@@ -209,8 +209,10 @@ def _step(
             ctx.progress.note("upgrade", f"{node.name} failed: {error}")
             rollback(ctx, RollBack(lab=asked.lab, to=label), timeout=timeout)
             step = replace(step, state="rolled back")
-    seconds, outage = time.monotonic() - began, probe.end_step()
-    return replace(step, snapshot=label, seconds=seconds, outage=outage)
+    seconds, outages = time.monotonic() - began, probe.end_step()
+    return replace(
+        step, snapshot=label, seconds=seconds, outage=outages.writes, unanswered=outages.endpoints
+    )
 
 
 def _measured(
