@@ -13,7 +13,9 @@ from lab.cli.manual import manual
 from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
+from lab.cli.terminal.upgrade_page import upgrade_page
 from lab.errors import NotReady
+from lab.paths import writing
 from lab.texts import printable
 from lab.units import counted
 
@@ -27,7 +29,7 @@ _EXAMPLE = "lab upgrade shop --to mariadb:11.8 -- ./load.sh"
     "lab upgrade shop --to mariadb:11.8",
     "lab upgrade shop --to mariadb:11.8 --node n3",
     "lab upgrade shop --to mariadb:11.8 --branch shop-try    # shop stays as it is",
-    "lab upgrade shop --to mariadb:11.8 --statements app.sql",
+    "lab upgrade shop --to mariadb:11.8 --statements app.sql --report upgrade.html",
     _EXAMPLE,
     may_take_command=True,
 )
@@ -69,6 +71,15 @@ def upgrade(
             help="SELECT statements, which are explained and timed before and after.",
         ),
     ] = "",
+    report: Annotated[
+        str,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            show_default=False,
+            help="Write the report to this file too, as HTML.",
+        ),
+    ] = "",
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
@@ -103,6 +114,9 @@ def upgrade(
             statements=queries,
         )  # fmt: skip
         view = session.run(asked, timeout=limit)
+    if report:
+        with writing(Path(report)):
+            Path(report).write_text(upgrade_page(view), encoding="utf-8")
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if view.failed:
         last = view.steps[-1]

@@ -35,6 +35,8 @@ _SECONDS = 0.01
 _READ = 100
 """A time, or a number of rows that were read, differs much: by this factor, and by so much."""
 _WIDTH = 200
+_LINES = 50
+"""Rows of EXPLAIN that are kept."""
 _LIMIT = f"SET SESSION sql_select_limit = {_ROWS}"
 _BEGIN = "START TRANSACTION READ ONLY"
 _READS = "SHOW SESSION STATUS LIKE 'Handler_read%'"
@@ -77,18 +79,18 @@ def _measured(
     first = [*before, *query.using, _BEGIN]
     run = [*first, _READS, _READS, _FROM, query.text, _UNTIL, _READS]
     try:
-        plan = tuple(_lines(ask([*first, f"{_EXPLAIN} {query.text}"], EACH * 1.5)[-1]))
+        said = ask([*first, f"{_EXPLAIN} {query.text}"], EACH * 1.5)[-1]
         found = [ask(run, EACH * 1.5) for _ in range(_RUNS)]
     except LabError as error:
         return Measured(error=printable(" ".join([error.what, *error.details]))[:_WIDTH])
     seconds = min(float(str(one[-2].rows[0][0])) for one in found) / 1e6
     empty, begun, ended = (_read(found[-1][at]) for at in (-6, -5, -1))
     # Asking reads rows itself.
-    return Measured(plan, seconds, max(0, ended - begun - (begun - empty)))
+    return Measured(tuple(_lines(said)), seconds, max(0, ended - begun - (begun - empty)))
 
 
 def _lines(found: Rows) -> Iterator[str]:
-    for row in found.rows:
+    for row in found.rows[:_LINES]:
         cells = dict(zip(found.columns, row, strict=True))
         said = [str(cells[name]) for name in _PLAN if cells.get(name) not in (None, "")]
         yield printable(", ".join(said))[:_WIDTH]

@@ -33,7 +33,15 @@ from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
-from lab.requests.labs import BranchLab, CreateLab, DeleteLab, Power, Promote, RollBack
+from lab.requests.labs import (
+    BranchLab,
+    CreateLab,
+    DeleteLab,
+    Power,
+    Promote,
+    RollBack,
+    UpgradeLab,
+)
 from lab.requests.request import Request
 from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
@@ -43,6 +51,7 @@ from lab.views.datasets import DatasetView, PersonalColumn
 from lab.views.host import Finding, GcReport, HostView
 from lab.views.labs import LabStatus, LabView, Preview
 from lab.views.snapshots import SnapshotView
+from lab.views.upgrades import UpgradeView
 from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
 
 HERE = Path(__file__)
@@ -139,6 +148,8 @@ class FakeSession:
             found = self._find(request.lab)
         elif isinstance(request, CollectGarbage):
             found = self._world.gc_report
+        elif isinstance(request, UpgradeLab):
+            found = self._world.upgraded
         elif isinstance(request, ExportArchive):
             found = exported(request)
         elif type(request) is ImportArchive:
@@ -319,6 +330,7 @@ class FakeLifecycle(Lifecycle):
         self.default_ttl: float | None = None
         self.pool = ""
         self.import_outcome = "imported"
+        self.upgraded = UpgradeView("a", "mariadb:11.8", (), 1.0, 2, 0, 0)
         self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
 
     def log(self, method: str, *args: object, **options: object) -> None:

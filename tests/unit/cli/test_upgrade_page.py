@@ -1,0 +1,83 @@
+"""The report of an upgrade as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main
+from lab.cli.terminal.upgrade_page import upgrade_page
+from lab.views.upgrades import StatementView, UpgradeStep, UpgradeView, WorkloadView
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+HOSTILE = "<script>alert('&')</script>\x1b[31m\ud800"
+SHOWN = "<script>alert('&')</script>\\x1b[31m\\ud800"
+STATEMENT = StatementView(
+    3, HOSTILE, ("plan", "slower"), "", (HOSTILE,), ("x",), 0.1234, 0.5, 1000, 2000
+)
+STEP = UpgradeStep(
+    HOSTILE, HOSTILE, HOSTILE, "failed", HOSTILE, 61.25, 3.5, {HOSTILE: 2.25}, (HOSTILE,),
+    (HOSTILE,), (HOSTILE,), (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
+)  # fmt: skip
+WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
+VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD)
+
+
+class Page(HTMLParser):
+    """The tags and the texts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        del attrs
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_what_guests_wrote_is_text() -> None:
+    """Protects who opens it: nothing in it runs, whatever a server logs."""
+    text = upgrade_page(VIEW)
+    page = Page(text)
+    assert page.tags <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "h4",
+                         "p", "table", "tr", "th", "td", "pre"}  # fmt: skip
+    assert sum(SHOWN in one for one in page.texts) >= 14
+    assert "default-src 'none'" in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_all_of_the_report_is_there() -> None:
+    """Protects from a field that is added to the report and to no page."""
+    text = " ".join(Page(upgrade_page(VIEW)).texts)
+    for said in ("61.2 s", "3.5 s", "2.2 s", "123.4 ms", "500.0 ms", "1000", "2000",
+                 "2 statements of 7", "exit code 9", "12.8 s", "by itself",
+                 "11 acknowledged", "13 lost", "12 refused"):  # fmt: skip
+        assert said in text
+    known = {
+        UpgradeView: {"lab", "to", "steps", "seconds", "written", "refused", "lost", "changed",
+                      "workload"},
+        UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
+                      "unanswered", "log", "locked_out", "rebuild", "statements", "compared",
+                      "why"},
+    }  # fmt: skip
+    assert {kind: {one.name for one in fields(kind)} for kind in known} == known
+
+
+def test_it_is_written_though_a_step_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world, path = FakeLifecycle("a"), tmp_path / "upgrade.html"
+    world.upgraded = VIEW
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "--report", str(path)]
+    assert main(line, lifecycle=world) == 7
+    assert path.read_text() == upgrade_page(VIEW)
+    assert "\x1b" not in capsys.readouterr().out
+    assert main([*line[:-1], str(tmp_path / "none" / "x")], lifecycle=world) == 5
