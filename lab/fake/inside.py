@@ -225,6 +225,12 @@ def refused(disks: Sequence[Disk]) -> str:
     return next((line for line in options if line.startswith("unknown_")), "")
 
 
+def removed(disks: Sequence[Disk]) -> list[str]:
+    """The options in a guest's seed that its server takes, and does nothing for."""
+    options = _seeded(disks, "/99-lab.cnf")
+    return [line.partition("=")[0] for line in options if line.startswith("removed_")]
+
+
 def sql_port(disks: Sequence[Disk]) -> int:
     """The port at which a guest's server listens: what its option file says, or the usual one."""
     options = (line.replace(" ", "") for line in _seeded(disks, "/99-lab.cnf"))

@@ -192,8 +192,12 @@ class FakeServers:
     def log(self, guest: GuestName) -> str:
         """What the server of a guest has logged."""
         with self._guests.hold():
-            option = guest_side.refused(self._awake(guest).disks)
-            return f"[ERROR] unknown variable '{option}'\n" if option else "-- No entries --\n"
+            disks = self._awake(guest).disks
+            if option := guest_side.refused(disks):
+                return f"[ERROR] unknown variable '{option}'\n"
+            removed = guest_side.removed(disks)
+            lines = [f"[Warning] '{one}' was removed. It does nothing now" for one in removed]
+            return "".join(f"{line}\n" for line in lines) or "-- No entries --\n"
 
     def recover(self, guest: GuestName, argv: Sequence[str], stdin: bytes) -> str:
         """What the guest's program rejoin, regroup or source does.

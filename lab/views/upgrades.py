@@ -11,6 +11,21 @@ from lab.marks import Public, public
 StepState = Literal["upgraded", "failed", "rolled back"]
 """How a step of an upgrade ended; rolled back: it failed, and the lab is as it was before it."""
 
+OptionState = Literal["unknown", "ignored", "deprecated", "adjusted"]
+"""What a server does with an option: it does not know it (an error, unless it is `loose`), knows
+that it was removed, still has it, or has another value than was given."""
+
+
+@dataclass(frozen=True)
+class OptionView:
+    """An option of a lab that its new server does not have as before."""
+
+    name: Annotated[str, public("innodb_log_files_in_group")]
+    state: Annotated[str, public(values=OptionState)]
+    said: Public[str]
+    """The line of the server's log, which may name another option."""
+
+
 Difference = Literal["fails", "plan", "slower", "faster", "rows"]
 """What became of a statement; fails: after the upgrade, not before. rows: much more or fewer
 are read."""
@@ -64,6 +79,8 @@ class UpgradeStep:
     """Accounts that cannot log in to its new server: it lacks their plugin."""
     rebuild: Public[tuple[str, ...]] = ()
     """Tables that its new server asks to rebuild."""
+    options: Public[tuple[OptionView, ...]] = ()
+    """Options that its new server removed, renamed or changed, as far as its log says so."""
     statements: Public[tuple[StatementView, ...]] = ()
     """Statements of the user's that fail now, or whose plan, time or rows that are read changed."""
     compared: Public[int] = 0

@@ -64,6 +64,10 @@ def _step(body: Element, step: UpgradeStep) -> None:
         _text(body, "h3", "Longest time without an answer")
         found = [(name, f"{seconds:.1f} s") for name, seconds in step.unanswered.items()]
         _table(body, ("Endpoint", "Time"), found)
+    if step.options:
+        _text(body, "h3", "Options")
+        rows = [(one.name, one.state, one.said) for one in step.options]
+        _table(body, ("Option", "State", "The server's log"), rows)
     for title, lines in (
         ("Accounts that cannot log in", step.locked_out),
         ("Tables to rebuild", step.rebuild),

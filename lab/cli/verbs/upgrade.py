@@ -155,6 +155,7 @@ def _text(view: UpgradeView) -> str:
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),
+            ("option", [f"{one.name}: {one.state}: {one.said}" for one in step.options]),
             ("log", step.log),
         ):
             lines += [f"{step.node}: {what}: {one}" for one in found]

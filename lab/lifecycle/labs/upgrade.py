@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -26,7 +26,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import required
 from lab.lifecycle.images.ready import Image, engine_units
-from lab.lifecycle.labs import power, statements
+from lab.lifecycle.labs import optionlog, power, statements
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
@@ -50,7 +50,7 @@ from lab.observe.ways import Rows
 from lab.requests.labs import RollBack, UpgradeLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
-from lab.views.upgrades import UpgradeStep, UpgradeView
+from lab.views.upgrades import OptionView, UpgradeStep, UpgradeView
 
 _SECONDS = 60.0
 _UPGRADE_SECONDS = 1800.0
@@ -171,6 +171,7 @@ class _Findings:
     log: tuple[str, ...]
     locked_out: tuple[str, ...]
     rebuild: tuple[str, ...]
+    options: tuple[OptionView, ...]
 
 
 def _step(
@@ -198,13 +199,15 @@ def _step(
         now = _measured(ctx, record, node_of(ctx, asked.lab, node.name), queries)
         step = replace(
             step, after=found.version, log=found.log, locked_out=found.locked_out,
-            rebuild=found.rebuild, statements=statements.compare(queries, old, now),
+            rebuild=found.rebuild, options=found.options,
+            statements=statements.compare(queries, old, now),
             compared=sum(not (a.error or b.error) for a, b in zip(old, now, strict=True)),
         )  # fmt: skip
     except Interrupted:
         raise
     except LabError as error:
         step = replace(step, state="failed", why=str(error), log=tuple(error.details[-_LINES:]))
+        step = replace(step, options=optionlog.changed([str(error), *error.details], ()))
         if label and not asked.keep_failed:
             ctx.progress.note("upgrade", f"{node.name} failed: {error}")
             rollback(ctx, RollBack(lab=asked.lab, to=label), timeout=timeout)
@@ -261,20 +264,28 @@ def _upgraded(
             ).decode(errors="replace")
         rebuild = [line[:_WIDTH] for line in said.splitlines() if "rebuild" in line.lower()]
     interrupted.end(ctx, record.name)
-    return _findings(ctx, node, new, rebuild)
+    own = optionlog.names(record.plan.options.option_file(node.role))
+    return _findings(ctx, node, new, rebuild, own)
 
 
-def _findings(ctx: Context, node: Node, new: Image, rebuild: Sequence[str]) -> _Findings:
+def _findings(
+    ctx: Context, node: Node, new: Image, rebuild: Sequence[str], own: Collection[str]
+) -> _Findings:
+    """``own``: the options that the user has given the server."""
     channel = ctx.hypervisor.channel(node.guest)
+    options: tuple[OptionView, ...] = ()
     log: list[str] = []
     locked: list[str] = []
     with suppress(LabError):
         argv = ["journalctl", "-b", "-o", "cat", "-n", "500", *engine_units(ctx, new.key)]
         text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
         lines = [line for line in text.splitlines() if _TELLS.search(line)]
+        options = optionlog.changed(lines, own)
         log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
     with suppress(LabError):
         question = f"{_LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
         locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
-    return _Findings(new.engine.version, tuple(log), tuple(locked), tuple(rebuild[:_LINES]))
+    return _Findings(
+        new.engine.version, tuple(log), tuple(locked), tuple(rebuild[:_LINES]), options
+    )

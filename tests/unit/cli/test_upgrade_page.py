@@ -10,7 +10,7 @@ import pytest
 
 from lab.cli import main
 from lab.cli.terminal.upgrade_page import upgrade_page
-from lab.views.upgrades import StatementView, UpgradeStep, UpgradeView, WorkloadView
+from lab.views.upgrades import OptionView, StatementView, UpgradeStep, UpgradeView, WorkloadView
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 HOSTILE = "<script>alert('&')</script>\x1b[31m\ud800"
@@ -20,7 +20,8 @@ STATEMENT = StatementView(
 )
 STEP = UpgradeStep(
     HOSTILE, HOSTILE, HOSTILE, "failed", HOSTILE, 61.25, 3.5, {HOSTILE: 2.25}, (HOSTILE,),
-    (HOSTILE,), (HOSTILE,), (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
+    (HOSTILE,), (HOSTILE,), (OptionView("o", "unknown", HOSTILE),),
+    (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
 VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD)
@@ -49,7 +50,7 @@ def test_what_guests_wrote_is_text() -> None:
     page = Page(text)
     assert page.tags <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "h4",
                          "p", "table", "tr", "th", "td", "pre"}  # fmt: skip
-    assert sum(SHOWN in one for one in page.texts) >= 14
+    assert sum(SHOWN in one for one in page.texts) >= 15
     assert "default-src 'none'" in text
     assert "http" not in text.replace("http-equiv", "")
 
@@ -65,8 +66,8 @@ def test_all_of_the_report_is_there() -> None:
         UpgradeView: {"lab", "to", "steps", "seconds", "written", "refused", "lost", "changed",
                       "workload"},
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
-                      "unanswered", "log", "locked_out", "rebuild", "statements", "compared",
-                      "why"},
+                      "unanswered", "log", "locked_out", "rebuild", "options", "statements",
+                      "compared", "why"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 

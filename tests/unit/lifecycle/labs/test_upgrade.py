@@ -101,6 +101,7 @@ def test_one_node(ctx: Context) -> None:
     assert versions(ctx) == ["10.11.6", "10.11.6"]
 
 
+LINE = "[ERROR] mariadbd: unknown variable 'old-x=1'"
 RARE = pytest.mark.rare
 
 
@@ -114,13 +115,16 @@ def test_a_step_that_fails_goes_back(tmp_path: Path, step: str) -> None:
     with world.open() as ctx:
         older(ctx, "galera", 2)
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
-    hook = at(step, raising(NotReady("the server of n1 does not start", details=["[ERROR] x"])))
+    hook = at(
+        step, raising(NotReady("the server of n1 does not start", details=["[ERROR] x", LINE]))
+    )
     with world.open(hook) as ctx:
         view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
         [found] = view.steps
         assert (found.node, found.state, found.after) == ("n1", "rolled back", "")
         assert found.why == "the server of n1 does not start"
-        assert found.log == ("[ERROR] x",)
+        assert found.log == ("[ERROR] x", LINE)
+        assert [(one.name, one.state) for one in found.options] == [("old_x", "unknown")]
         assert (view.failed, view.lost) == (True, None)
         assert inspect.lab(ctx, "shop").state == "ready"
         assert versions(ctx) == ["10.11.6", "11.8.6"]
@@ -271,3 +275,10 @@ def test_each_endpoint_is_measured(tmp_path: Path) -> None:
             names = [name for name in step.unanswered if " " in name]
             assert [name.split()[1] for name in names] == ["rw", "ro"]
             assert set(step.unanswered) == {"n1", "n2", *names}
+
+
+def test_options_that_the_new_server_ignores(ctx: Context) -> None:
+    """Protects who brings an option file: the step says which of its options are over."""
+    older(ctx, "single", 1, set=["removed_x=1", "max_connections=50"])
+    [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert [(one.name, one.state) for one in step.options] == [("removed_x", "ignored")]
