@@ -14,6 +14,7 @@ from bench import (
     against,
     captures,
     datasets,
+    engines,
     firmware,
     machine,
     measure,
@@ -127,6 +128,9 @@ _PARTS: dict[str, _Measure] = {
         home, runs.datasets, runs.megabytes, log
     ),
     "topologies": lambda home, _, runs, log, __: topologies.topologies(home, runs.topologies, log),
+    "engines": lambda home, _, runs, log, __: engines.engines(
+        home, runs.engines, runs.megabytes, log
+    ),
     "readers": lambda home, other, runs, log, _: readers.readers(
         home, other, runs.readers, runs.polled, log
     ),

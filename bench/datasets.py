@@ -14,7 +14,7 @@ from typing import Any
 import pymysql
 
 from bench.figures import Figure, Target
-from bench.labs import COMMAND_SECONDS, Failed, Home, ended, one_line
+from bench.labs import COMMAND_SECONDS, Failed, Home, Ran, ended, one_line
 from bench.measure import MEGABYTE, UP, Log, check, labs_removed
 from bench.probe import disk, pss, qemu_of
 from lab.datasets.generate import generate
@@ -40,6 +40,7 @@ k = "keep"
 c = "email"
 pad = {fixed = "-"}
 """
+MASKED = "5 rules, one of them `shuffle`, for two of eight tables; rows go to a second server"
 _SINGLE = ("up", "single")
 _DATA = "data"
 
@@ -54,20 +55,9 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
     """Figures of labs with ``megabytes`` of SQL beside those of empty ones, in turns."""
     taken: dict[str, list[float]] = {}
     with log.attempt(f"dataset of {megabytes} MB"):
-        home.run("image", "build", "mariadb")  # else the first dataset would count it
-        with tempfile.TemporaryDirectory(dir=home.root) as directory:
-            warm = Path(directory) / "warm.sql"
-            warm.write_text(_WARM)
-            options = ("--from", source(megabytes), "--warm", str(warm), "-o", "json")
-            made = home.run("dataset", "create", _DATA, *options)
+        made, masked = created(home, _DATA, megabytes, "mariadb")
         rows, taken["create"] = made.value["tables"][0]["rows"], [made.seconds]
-        with tempfile.TemporaryDirectory(dir=home.root) as directory:
-            rules = Path(directory) / "rules.toml"
-            rules.write_text(_RULES)
-            options = ("--from", source(megabytes), "--mask", str(rules), "-o", "json")
-            masked = home.run("dataset", "create", "masked", *options)
         taken["mask"] = [masked.seconds / made.seconds]
-        home.run("dataset", "rm", "masked")
         for words in (UP, (*UP, "--dataset", _DATA)):  # the templates
             home.run("template", "build", *words[1:])
         for number in range(1, runs + 1):
@@ -87,7 +77,7 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
             "the same with `--mask`, to that without",
             "x",
             Target(2.0),
-            "5 rules, one of them `shuffle`, for two of eight tables; rows go to a second server",
+            MASKED,
         ),
         (
             "up",
@@ -125,6 +115,23 @@ def datasets(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
         Figure(name, unit, tuple(taken.get(what, ())), target, note)
         for what, name, unit, target, note in names
     ]
+
+
+def created(home: Home, name: str, megabytes: int, engine: str) -> tuple[Ran, Ran]:
+    """How a dataset was made of so many megabytes of SQL; and how once more, with masking rules.
+
+    The second is removed.
+    """
+    home.run("image", "build", engine)  # else the first of them would count it
+    what = ("--from", source(megabytes), "--engine", engine, "-o", "json")
+    with tempfile.TemporaryDirectory(dir=home.root) as directory:
+        warm, rules = Path(directory) / "warm.sql", Path(directory) / "rules.toml"
+        warm.write_text(_WARM)
+        rules.write_text(_RULES)
+        made = home.run("dataset", "create", name, *what, "--warm", str(warm))
+        masked = home.run("dataset", "create", "masked", *what, "--mask", str(rules))
+    home.run("dataset", "rm", "masked")
+    return made, masked
 
 
 def _beside(home: Home, rows: int) -> dict[str, float]:

@@ -42,6 +42,7 @@ class Runs:
     captures: int = 5
     datasets: int = 5
     topologies: int = 5
+    engines: int = 5
     readers: int = 5
     polled: float = 60.0
     """Seconds for which clients poll."""
@@ -63,6 +64,7 @@ QUICK = Runs(
     captures=1,
     datasets=1,
     topologies=1,
+    engines=1,
     readers=1,
     polled=10.0,
     megabytes=100,

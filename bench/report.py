@@ -15,6 +15,7 @@ TITLES = {
     "captures": "Captures",
     "datasets": "Datasets",
     "topologies": "Topologies",
+    "engines": "Engines",
     "readers": "Readers",
 }
 """The parts of the benchmark, and their sections of the page."""

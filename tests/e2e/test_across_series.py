@@ -1,0 +1,98 @@
+"""From an old series to a new one, over builds in between, and by a dump, on real guests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.errors import HostUnfit
+from tests.e2e.e2e_site import Site
+from tests.e2e.test_cluster import query
+from tests.support.mariadb_server import NoServer
+from tests.support.upstream_builds import builds, unpacked
+
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+
+SECONDS = "600"
+ROWS = "SELECT id, CAST(what AS CHAR), HEX(raw) FROM shop.orders ORDER BY id"
+
+
+@contextmanager
+def engine(site: Site, build: str) -> Iterator[str]:
+    """The name of an engine that is added for the block."""
+    try:
+        directory = unpacked(builds()[build])
+    except NoServer as error:
+        pytest.skip(str(error))
+    name = build.replace(".", "-")
+    ready(site, "engine", "add", name, "--from", str(directory))
+    ready(site, "image", "build", name)
+    yield name
+    site.lab("engine", "rm", name)
+
+
+def ready(site: Site, *order: str) -> None:
+    """Run a command; the test is skipped where this host cannot have what it makes."""
+    done = site.lab(*order, code=None, timeout=1200)
+    if done.code == HostUnfit.exit_code:
+        pytest.skip(f"it cannot be had here: {done.stderr}")
+    assert done.code == 0, done
+
+
+def fill(dsn: str) -> None:
+    query(dsn, "CREATE DATABASE shop CHARACTER SET utf8")
+    query(
+        dsn,
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, what VARCHAR(20), raw VARBINARY(9),"
+        " at TIMESTAMP NOT NULL DEFAULT '2015-01-01 00:00:01') ENGINE=InnoDB",
+    )
+    query(dsn, "INSERT INTO shop.orders (id, what, raw) VALUES (1, 'a', x'00ff27')")
+    query(dsn, "INSERT INTO shop.orders (id, what, raw) VALUES (2, 'M\u00fcller', NULL)")
+
+
+def test_two_upgrades_one_after_the_other(installation: Site) -> None:
+    """10.11 to 11.4, as its makers built it, to 11.8; nothing acknowledged is lost."""
+    ready(installation, "image", "build", "mariadb:10.11")
+    ready(installation, "image", "build", "mariadb:11.8")
+    name = installation.name("far")
+    what = ("replication", "--nodes", "2", "--engine", "mariadb:10.11", "--name", name)
+    with engine(installation, "mariadb-11.4.5") as between, installation.up(*what) as view:
+        fill(view["dsn"])
+        rows = installation.sql(name, "n1", ROWS)
+        for to, series in ((between, "11.4."), ("mariadb:11.8", "11.8.")):
+            report = installation.lab(
+                "upgrade", name, "--to", to, "--timeout", SECONDS, "-o", "json", timeout=1800
+            ).json
+            assert next(step["node"] for step in report["steps"]) == "n2"
+            assert {step["state"] for step in report["steps"]} == {"upgraded"}
+            assert (report["lost"], report["changed"]) == (0, [])
+            for node in ("n1", "n2"):
+                [[version]] = installation.sql(name, node, "SELECT VERSION()")
+                assert str(version).startswith(series)
+                assert installation.sql(name, node, ROWS) == rows
+    assert installation.settled() == []
+
+
+def test_a_dump_of_an_old_server_on_the_newest(installation: Site, tmp_path: Path) -> None:
+    """MySQL 5.6 by its own mysqldump, as a dataset of MySQL 9.7; and a group that has it."""
+    ready(installation, "image", "build", "mysql:9.7")
+    name, dump = installation.name("old"), tmp_path / "shop.sql.gz"
+    with (
+        engine(installation, "mysql-5.6.24") as old,
+        installation.up("single", "--engine", old, "--name", name) as view,
+    ):
+        fill(view["dsn"])
+        rows = installation.sql(name, "n1", ROWS)
+        installation.lab("dump", name, "--to", str(dump))
+    made = ("dataset", "create", "old", "--from", str(dump), "--engine", "mysql:9.7")
+    installation.lab(*made, timeout=1200)
+    with installation.up("group", "--dataset", "old", "--name", name) as view:
+        assert view["started"] == "warm"
+        assert view["engine_version"].startswith("9.7.")
+        for node in ("n1", "n2", "n3"):
+            assert installation.sql(name, node, ROWS) == rows
+    installation.lab("dataset", "rm", "old")
+    assert installation.settled() == []
