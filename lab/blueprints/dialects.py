@@ -14,7 +14,7 @@ MariaDB 10.2.11, 10.11.5 and 11.4.5 and MySQL 5.6.24 say to each of these
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol
@@ -163,6 +163,9 @@ class Dialect:
     """What gives an account its password."""
     unlocked: str = " ACCOUNT UNLOCK"
     """What follows in ``alter``, for an account that is locked."""
+    durable: tuple[str, ...] = ()
+    """Statements around changes of accounts where their tables are MyISAM, which is not synced: a
+    power loss soon afterwards would undo them. Empty: a commit makes them durable."""
     options: Mapping[str, str] = field(default_factory=dict)
     """What takes the place of options, or of groups of them, that it does not know, by their names;
     ``{value}`` is what they have. Empty: nothing."""
@@ -179,6 +182,11 @@ class Dialect:
     def tls(self) -> bool:
         """Whether its connections can be encrypted."""
         return bool(self.renew)
+
+    def kept(self, statements: Sequence[str]) -> list[str]:
+        """Statements that change accounts, so that a power loss does not undo them."""
+        around = self.durable if statements else ()
+        return [*around[:1], *statements, *around[1:]]
 
     def understood(self, text: str) -> str:
         """An option file as this server understands it."""
@@ -393,6 +401,7 @@ def _said(value: Any, words: Mapping[str, str]) -> Any:
 # Statements that functions and triggers need SUPER for where there is a binary log.
 _NO_SUPER = ("REVOKE SUPER ON *.* FROM lab@'%'",)
 _BY_ANYONE = "log_bin_trust_function_creators = ON\n"
+_SYNCED = ("SET GLOBAL flush = ON", "SET GLOBAL flush = OFF")
 _NO_TLS = {"ssl_cert": "", "ssl_ca": "", "ssl_key": ""}
 _STATUS = "FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME"
 _FOLLOWS_56 = "EXISTS (SELECT 1 FROM mysql.slave_master_info WHERE Host <> '')"
@@ -416,7 +425,7 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
             links={"cannot_write": _NO_SUPER},
             asked={"links": "SHOW ALL SLAVES STATUS", "threads": "SHOW SLAVE STATUS"},
         ),
-        # FLUSH SSL, ACCOUNT LOCK; the group of options [mariadbd].
+        # FLUSH SSL, ACCOUNT LOCK; accounts in a table of Aria; the group of options [mariadbd].
         _Older(
             (10, 4),
             server={
@@ -425,6 +434,7 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
                 "create": "CREATE USER IF NOT EXISTS {account}"
                 f" IDENTIFIED VIA mysql_native_password USING '{_NOBODY}'",
                 "unlocked": "",
+                "durable": _SYNCED,
             },
             options={"[mariadbd]": "[mysqld]", **_NO_TLS},
         ),
@@ -465,9 +475,11 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
             words={"MASTER_SSL = 1": "MASTER_SSL = 0"},
             options=_NO_TLS,
         ),
-        # Comments of 80000; seconds for which binary logs stay; what 8.0 has by default.
+        # Comments of 80000; accounts in tables of InnoDB; seconds for which binary logs stay; what
+        # 8.0 has by default.
         _Older(
             (8, 0),
+            server={"durable": _SYNCED},
             links={
                 "options": "gtid_mode = ON\nenforce_gtid_consistency = ON\n"
                 "slave_net_timeout = 10\nlog_slave_updates = ON\nbinlog_format = ROW\n"

@@ -144,9 +144,10 @@ def personalise(
         engine = images[node.image].engine
         statements: Sequence[str] = ()
         if node.has_server:
-            statements = blueprint.personalise_statements(
+            found = blueprint.personalise_statements(
                 member_of(node), members, engine, USER, password, tls=node.published
             )
+            statements = dialect_of(engine).kept(found)
 
         def message(*, reseeds: bool = True) -> bytes:
             return identity.message(

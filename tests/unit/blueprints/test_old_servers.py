@@ -129,3 +129,16 @@ def test_what_is_too_old_to_make_datasets(name: str, version: str, loads: bool) 
         return
     with pytest.raises(InvalidSpec, match=f"{version} is too old to make datasets"):
         check_loads(server)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "synced"),
+    [("mariadb", "10.3.39", True), ("mariadb", "10.4.2", False), ("mariadb", "11.8", False),
+     ("mysql", "5.7.44", True), ("mysql", "8.0", False)],
+)  # fmt: skip
+def test_passwords_survive_a_power_loss(name: DialectName, version: str, synced: bool) -> None:
+    """Protects clones that are killed: accounts in MyISAM had the template's password again."""
+    dialect = dialect_of(Release(name, version))
+    around = ["SET GLOBAL flush = ON", "change", "SET GLOBAL flush = OFF"]
+    assert dialect.kept(["change"]) == (around if synced else ["change"])
+    assert dialect.kept([]) == []

@@ -126,7 +126,7 @@ def _check_what_answers(view: LabView) -> None:
 def test_a_source_that_answers_late_is_waited_for(tmp_path: Path, kind: str) -> None:
     """Protects looks on busy hosts: a lab is ready that was found ready before."""
     with World(tmp_path).open() as ctx:
-        found, took, slow = seen(ctx, [made(ctx, kind)["n1"]], 1.6 * LIMIT)
+        found, took, slow = seen(ctx, [made(ctx, kind)["n1"]], 1.1 * LIMIT)
         assert found.lab.state == "ready", states(found.lab)
         assert all(one.met for one in found.requirements)
         assert took < 4 * LIMIT + BUSY
