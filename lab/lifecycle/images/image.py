@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ from lab.lifecycle.images import failures, publish
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.locks.named import lock
-from lab.names import Owner, VolumeName, parse_dataset
+from lab.names import CaptureRef, Owner, VolumeName, parse_dataset
 from lab.paths import REACHABLE, make_directory
 from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
@@ -259,16 +260,17 @@ def build(ctx: Context, recipe_name: str, *, rebuild: bool = False) -> ImageView
 
 def images(ctx: Context) -> list[ImageView]:
     """All images, also those being built."""
-    return [_view(ctx, record) for record in ctx.store.images.all()]
+    captured = _in_snapshots(ctx)
+    return [_view(ctx, record, captured) for record in ctx.store.images.all()]
 
 
 def image(ctx: Context, key_or_recipe: str) -> ImageView:
     """One image, by key or by the recipe it was built from; raises NotFound."""
-    return _view(ctx, named(ctx, key_or_recipe))
+    return _view(ctx, named(ctx, key_or_recipe), _in_snapshots(ctx))
 
 
 def remove(ctx: Context, key_or_recipe: str) -> None:
-    """Remove an image; raises NotFound, and Conflict while templates or labs use it."""
+    """Remove an image; raises NotFound, and Conflict while something uses it."""
     record = named(ctx, key_or_recipe)
     with lock(ctx.home, "image", record.key, wait=False):
         discard(ctx, record.key)
@@ -430,27 +432,52 @@ def is_ready(ctx: Context, key: str, made: manifest.BuiltImage, seconds: float) 
 
 def discard(ctx: Context, key: str) -> None:
     """Remove an image and its record; its lock is held. Raises Conflict if it is in use."""
-    users = _users(ctx, key)
+    users = _users(ctx, key, _in_snapshots(ctx))
     if users:
         raise Conflict(
             f"the image {key} is used by {', '.join(users)}",
-            hint="`lab down` the labs, `lab template rm` the templates, `lab dataset rm` the"
-            " datasets first",
+            hint="`lab down` the labs, `lab snapshot rm` the snapshots, `lab template rm` the"
+            " templates, `lab dataset rm` the datasets first",
         )
     release(ctx, Owner("image", key))
     if ctx.store.images.find(key) is not None:
         ctx.store.images.remove(key)
 
 
-def _users(ctx: Context, key: str) -> list[str]:
+def _in_snapshots(ctx: Context) -> dict[str, list[CaptureRef]]:
+    """The snapshots of labs whose nodes had an image then, by its key: an upgrade replaces it.
+
+    By as much of their manifests as says so; one that is damaged is restored on the images of now.
+    """
+    found: dict[str, list[CaptureRef]] = {}
+    for lab in ctx.store.labs.all():
+        for label in ctx.home.captures(lab.name):
+            ref, keys = CaptureRef(Owner("lab", lab.name), label), set[str]()
+            with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+                values = json.loads(ctx.home.manifest(ref).read_text(encoding="utf-8"))
+                keys = {str(node.get("image", "")) for node in values["nodes"]}
+            for key in keys:
+                found.setdefault(key, []).append(ref)
+    return found
+
+
+def _users(ctx: Context, key: str, captured: Mapping[str, Sequence[CaptureRef]]) -> list[str]:
+    """``captured``: see ``_in_snapshots``; they are named if their lab no longer has the image."""
     users = [f"lab {r.lab.name}" for r in ctx.store.labs_with_nodes() if key in r.images]
+    users += [
+        f"snapshot {ref.owner.name}@{ref.label}"
+        for ref in captured.get(key, ())
+        if f"lab {ref.owner.name}" not in users
+    ]
     users += [f"template {r.key}" for r in ctx.store.templates.all() if key in r.images]
     return users + [
         f"dataset {r.dataset}@{r.version}" for r in ctx.store.images.all() if r.parent == key
     ]
 
 
-def _view(ctx: Context, record: ImageRecord) -> ImageView:
+def _view(
+    ctx: Context, record: ImageRecord, captured: Mapping[str, Sequence[CaptureRef]]
+) -> ImageView:
     return ImageView(
         key=record.key,
         recipe=record.recipe,
@@ -460,7 +487,7 @@ def _view(ctx: Context, record: ImageRecord) -> ImageView:
         size=record.size,
         created_at=record.created_at,
         build_seconds=record.build_seconds,
-        used_by=tuple(_users(ctx, record.key)),
+        used_by=tuple(_users(ctx, record.key, captured)),
         facts=_facts(ctx, record.key),
     )
 

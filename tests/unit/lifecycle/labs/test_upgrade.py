@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NoProgram, NotReady
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.host import catalog
+from lab.lifecycle.images import image
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.branch import branch
 from lab.lifecycle.labs.down import down
@@ -19,6 +22,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.upgrade import upgrade
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.snapshots import snapshot
+from lab.names import Owner
 from lab.requests.labs import BranchLab, RollBack, UpgradeLab
 from lab.schedule import FORMER
 from tests.support.lifecycle_world import World, at, count, lab_request, raising
@@ -282,3 +286,21 @@ def test_options_that_the_new_server_ignores(ctx: Context) -> None:
     older(ctx, "single", 1, set=["removed_x=1", "max_connections=50"])
     [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
     assert [(one.name, one.state) for one in step.options] == [("removed_x", "ignored")]
+
+
+def test_an_image_that_snapshots_need_stays(ctx: Context) -> None:
+    """Protects the way back: of two upgrades, the series between is in snapshots only."""
+    up(ctx, lab_request("single", "shop", engine="mariadb:10.6"))
+    upgrade(ctx, UpgradeLab(lab="shop", to=OLDER), timeout=20)
+    between = ctx.store.nodes.of("shop")[0].image
+    [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert f"snapshot shop@{step.snapshot}" in image.image(ctx, between).used_by
+    with pytest.raises(Conflict, match=f"used by snapshot shop@{step.snapshot}"):
+        image.remove(ctx, between)
+    assert Owner("image", between) not in catalog.unused(ctx, time.time() + 1)
+    rollback(ctx, RollBack(lab="shop", to=step.snapshot), timeout=20)
+    assert versions(ctx) == ["10.11.6"]
+    upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    taken = [one.label for one in snapshot.snapshots(ctx, "shop") if one.name != "origin"]
+    snapshot.remove(ctx, "shop", taken, force=True)
+    image.remove(ctx, between)
