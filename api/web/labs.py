@@ -154,7 +154,9 @@ def _promotable(lab: Lab, record: LabRecord | None) -> list[str]:
     return [
         node.name
         for node in lab.nodes
-        if plan.elects and has_server(node.services) and node.role not in plan.writers
+        if plan.elects
+        and has_server(node.services)
+        and node.role not in {*plan.writers, *plan.late}
     ]
 
 

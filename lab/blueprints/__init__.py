@@ -313,6 +313,17 @@ class Blueprint(Protocol):
         """The roles of nodes that take writes, where nodes elect them."""
 
     @property
+    def late(self) -> Collection[str]:
+        """The roles of nodes that execute late what they receive: they are never promoted."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the others elect one that takes writes when it leaves.
+
+        Then none is promoted before an upgrade of that node.
+        """
+
+    @property
     def any_source(self) -> bool:
         """Whether of the ``sources`` of a node only the first that answers matters."""
 

@@ -156,6 +156,9 @@ class Group(server.Defaults):
     elects: bool = True
     needs: tuple[str, ...] = ("group-replication",)
     writers: tuple[str, ...] = ("primary",)
+    # A group refuses a primary by hand whose version is not the lowest of its members' ("The
+    # appointed primary member is not the lowest version in the group").
+    hands_over: bool = True
     look_every: float = 2.0  # no group starts by itself
     takes: frozenset[str] = server.COMMON | {"node", "multi_primary", "proxy"}
 

@@ -111,6 +111,7 @@ class Replication(server.Defaults):
         "proxy",
     }
     writers: tuple[str, ...] = ("source",)
+    late: tuple[str, ...] = ("delayed",)
 
     def __post_init__(self) -> None:
         star = self.options.topology == "star"

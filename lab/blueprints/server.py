@@ -89,6 +89,8 @@ class Defaults:
     transient: str = "Lock wait timeout|Deadlock found"
     elects: bool = False
     writers: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    hands_over: bool = False
     any_source: bool = False
     transfers: bool = False
     needs: tuple[str, ...] = ()

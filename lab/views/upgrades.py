@@ -121,6 +121,8 @@ class UpgradeView:
     """Tables whose checksums differ from those before."""
     workload: Public[WorkloadView | None] = None
     """The user's program; null: none was given."""
+    unchecked: Annotated[tuple[str, ...], public(["n3: it is a delayed replica"])] = ()
+    """Servers on which the rows were not looked for, and why."""
 
     @property
     def failed(self) -> bool:

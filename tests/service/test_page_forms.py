@@ -229,12 +229,14 @@ def test_the_options_of_a_lab_are_those_of_the_command_line(here: Site) -> None:
 
 def test_a_node_is_promoted_and_what_it_lacks_is_said(here: Site) -> None:
     """Protects who has the page alone: it promotes as the command line does, and says why not."""
-    here.make("turn", blueprint="replication", nodes=2)
+    late = {"delay": 3600.0, "on": ["n3"]}
+    here.make("turn", blueprint="replication", nodes=3, options=late)
     here.make("equal")
     with visit(here) as client:
         page = client.get("/labs/turn").text
         assert "/labs/turn/nodes/n2/promote" in page
         assert "/labs/turn/nodes/n1/promote" not in page, "it takes writes"
+        assert "/labs/turn/nodes/n3/promote" not in page, "it is late on purpose"
         assert "/promote" not in client.get("/labs/equal").text, "all take writes"
         assert client.post("/labs/turn/nodes/n2/promote").headers["location"] == "/labs/turn"
         (job,) = here.ask("GET", "/v1/jobs?kind=promote").json()["items"]

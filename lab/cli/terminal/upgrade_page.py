@@ -42,6 +42,9 @@ def upgrade_page(view: UpgradeView) -> str:
         f" {view.written} acknowledged, {lost} lost, {view.refused} refused.",
         "bad" if view.failed or view.lost else "good",
     )  # fmt: skip
+    if view.unchecked:
+        _text(body, "p", "They were not looked for on:")
+        _lines(body, view.unchecked)
     _table(body, _HEAD, [
         (step.node, step.before, step.after or "-", step.state, f"{step.seconds:.1f} s",
          f"{step.outage:.1f} s", step.snapshot) for step in view.steps

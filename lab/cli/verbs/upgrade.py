@@ -149,6 +149,7 @@ def _text(view: UpgradeView) -> str:
     written = counted(view.written, "row")
     lost = "unknown how many" if view.lost is None else view.lost
     lines = [f"writes: {written} acknowledged, {lost} lost, {view.refused} refused"]
+    lines += [f"not looked for on {one}" for one in view.unchecked]
     for step in view.steps:
         silent = [f"{name} {seconds:.1f} s" for name, seconds in step.unanswered.items()]
         lines.append(f"{step.node}: longest without an answer: {', '.join(silent)}")

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import TracebackType
 
-from lab.errors import Conflict, LabError
+from lab.errors import Conflict, LabError, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
-from lab.lifecycle.nodes.inspect import nodes_of
+from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.observe.account import Account
 from lab.state.records import LabRecord
+from lab.views.labs import Link
 from lab.wait import Deadline, attempts
 
 SCHEMA = "lab_upgrade"
@@ -50,12 +51,17 @@ _TABLES_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What became of the writes; ``lost``: None if a server did not say what it has."""
+    """What became of the writes.
+
+    ``lost``: None if a server did not say what it has; ``unchecked``: servers that were not asked,
+    and why.
+    """
 
     written: int
     refused: int
     lost: int | None
     changed: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass
@@ -106,12 +112,15 @@ class Probe:
     record: LabRecord
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _acknowledged: list[int] = field(default_factory=list)
+    _acknowledged: dict[str, set[int]] = field(default_factory=dict)
+    """The numbers of rows, by the server that took them."""
     _refused: int = 0
     _writes: _Silence = field(default_factory=_Silence)
     _endpoints: dict[str, _Silence] = field(default_factory=dict)
     _threads: list[threading.Thread] = field(default_factory=list)
     _sums: dict[str, str] = field(default_factory=dict)
+    _roles: dict[str, str] = field(default_factory=dict)
+    _links: tuple[Link, ...] = ()
 
     def __enter__(self) -> Probe:
         others = self._ask(self._servers()[0], [_OTHERS])[0]
@@ -120,6 +129,8 @@ class Probe:
                 f"{self.record.name} has a database {SCHEMA}, which is for the rows of the upgrade",
                 hint="rename or remove it",
             )
+        seen = lab(self.ctx, self.record.name)
+        self._roles, self._links = {node.name: node.role for node in seen.nodes}, seen.links
         with suppress(LabError):  # too many tables, or a server that does not answer in time
             self._sums = self._checksums()
         self._anywhere(_MADE)
@@ -155,21 +166,45 @@ class Probe:
 
         ``verify``: whether to look for them on all servers; else how many are lost is not known.
         """
-        acknowledged, servers = set(self._acknowledged), self._servers()
+        written = sum(map(len, self._acknowledged.values()))
         if not verify:
             with suppress(LabError):
                 self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
-            return ProbeReport(len(acknowledged), self._refused, None, ())
+            return ProbeReport(written, self._refused, None, ())
         lost: int | None = None
         changed: list[str] = []
+        wanted, unchecked = self._wanted()
         with suppress(LabError):  # what was done is reported, whatever a server answers now
-            lost = max(self._missing(node, acknowledged) for node in servers)
+            lost = max((self._missing(node, rows) for node, rows in wanted), default=0)
             now = self._checksums()
             names = sorted({*self._sums, *now})
             changed = [name for name in names if self._sums.get(name) != now.get(name)]
         with suppress(LabError):
             self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
-        return ProbeReport(len(acknowledged), self._refused, lost, tuple(changed))
+        return ProbeReport(written, self._refused, lost, tuple(changed), tuple(unchecked))
+
+    def _wanted(self) -> tuple[list[tuple[Node, set[int]]], list[str]]:
+        """The rows that each server has to have, and why others are not asked.
+
+        Where nodes elect who takes writes, and in a cluster, all have to have all; where links are
+        fixed, each has what it took and what comes to it.
+        """
+        plan, wanted, unchecked = self.record.plan, list[tuple[Node, set[int]]](), list[str]()
+        links = () if plan.elects else self._links
+        takers = {name for name, rows in self._acknowledged.items() if rows}
+        for node in self._servers():
+            sources = _upstream(node.name, links) if links else takers
+            rows = set[int]().union(*(self._acknowledged.get(name, set()) for name in sources))
+            if self._roles.get(node.name) in plan.late:
+                unchecked.append(f"{node.name}: it is a delayed replica")
+            elif rows or not takers:
+                wanted.append((node, rows))
+            else:
+                names = ", ".join(sorted(takers))
+                unchecked.append(
+                    f"{node.name}: it does not replicate from {names}, which took the rows"
+                )
+        return wanted, unchecked
 
     def _missing(self, node: Node, acknowledged: set[int]) -> int:
         """How many acknowledged rows a server does not have, some time later: it may be late."""
@@ -189,14 +224,14 @@ class Probe:
         while not self._over.wait(_EVERY):
             number += 1
             try:
-                self._anywhere([f"INSERT INTO {SCHEMA}.writes VALUES ({number})"])  # noqa: S608
+                taker = self._anywhere([f"INSERT INTO {SCHEMA}.writes VALUES ({number})"])  # noqa: S608
             except LabError:
                 with self._lock:
                     self._refused += 1
                 continue
             self._writes.answered()
             with self._lock:
-                self._acknowledged.append(number)
+                self._acknowledged.setdefault(taker, set()).add(number)
 
     @cached_property
     def _account(self) -> Account:
@@ -225,8 +260,8 @@ class Probe:
     def _servers(self) -> list[Node]:
         return [node for node in nodes_of(self.ctx, self.record.name) if node.has_server]
 
-    def _anywhere(self, statements: Sequence[str]) -> None:
-        """Execute statements on the first server that takes them; raises the error of the last."""
+    def _anywhere(self, statements: Sequence[str]) -> str:
+        """The server that executes statements, the first; raises the error of the last."""
         failed: LabError | None = None
         for node in self._servers():
             try:
@@ -234,9 +269,8 @@ class Probe:
             except LabError as error:
                 failed = error
             else:
-                return
-        if failed is not None:
-            raise failed
+                return node.name
+        raise failed or NotReady(f"{self.record.name} has no server")
 
     def _ask(
         self, node: Node, statements: Sequence[str], timeout: float = _ANSWER
@@ -258,3 +292,12 @@ class Probe:
             answer = self._ask(first, [f"CHECKSUM TABLE {some}"], _LONG)[0]
             found |= {str(row[0]): str(row[1]) for row in answer}
         return found
+
+
+def _upstream(node: str, links: Sequence[Link]) -> set[str]:
+    """A node, and those whose transactions come to it."""
+    found, new = set[str](), {node}
+    while new:
+        found |= new
+        new = {link.source for link in links if link.replica in found} - found
+    return found

@@ -89,7 +89,7 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
         with Probe(ctx, record) as probe, workload:
             steps: list[UpgradeStep] = []
             for node in order:
-                steps.append(_step(ctx, asked, node, new, order, probe, queries, timeout))
+                steps.append(_step(ctx, asked, node, new, probe, queries, timeout))
                 if steps[-1].state != "upgraded":
                     break
         # What was written since a snapshot is gone with a rollback to it.
@@ -97,6 +97,7 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
     return UpgradeView(
         asked.lab, asked.to, tuple(steps), time.monotonic() - began,
         report.written, report.refused, report.lost, report.changed, workload.report,
+        report.unchecked,
     )  # fmt: skip
 
 
@@ -179,7 +180,6 @@ def _step(
     asked: UpgradeLab,
     node: Node,
     new: Image,
-    order: Sequence[Node],
     probe: Probe,
     queries: Sequence[Query],
     timeout: float,
@@ -193,7 +193,7 @@ def _step(
     try:
         old = _measured(ctx, record, node, queries)
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
-        _promote_another(ctx, record, node, order, timeout)
+        _promote_another(ctx, record, node, new, timeout)
         with lock(ctx.home, "lab", asked.lab, wait=False):
             found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
         now = _measured(ctx, record, node_of(ctx, asked.lab, node.name), queries)
@@ -234,13 +234,22 @@ def _measured(
 
 
 def _promote_another(
-    ctx: Context, record: LabRecord, node: Node, order: Sequence[Node], timeout: float
+    ctx: Context, record: LabRecord, node: Node, new: Image, timeout: float
 ) -> None:
-    """Have a node that was upgraded take the writes, if ``node`` has them and nodes elect."""
-    roles = {one.name: one.role for one in lab(ctx, record.name).nodes}
-    others = [one.name for one in order if one.name != node.name]
-    if record.plan.elects and roles[node.name] in record.plan.writers and others:
-        promote(ctx, record.name, others[0], timeout=timeout)
+    """Have another node take the writes, if ``node`` has them and nodes elect.
+
+    One that was upgraded, by an earlier call perhaps, rather than one that was not.
+    """
+    plan, roles = record.plan, {one.name: one.role for one in lab(ctx, record.name).nodes}
+    if not plan.elects or plan.hands_over or roles[node.name] not in plan.writers:
+        return
+    never = {*plan.writers, *plan.late}
+    others = [
+        one for one in nodes_of(ctx, record.name) if one.has_server and roles[one.name] not in never
+    ]
+    others.sort(key=lambda one: (one.image != new.key, -one.index))
+    if others:
+        promote(ctx, record.name, others[0].name, timeout=timeout)
 
 
 def _upgraded(

@@ -304,3 +304,41 @@ def test_an_image_that_snapshots_need_stays(ctx: Context) -> None:
     taken = [one.label for one in snapshot.snapshots(ctx, "shop") if one.name != "origin"]
     snapshot.remove(ctx, "shop", taken, force=True)
     image.remove(ctx, between)
+
+
+def test_rows_are_looked_for_where_they_come(ctx: Context) -> None:
+    """Protects from a loss that is none: a source of a fan-in never gets the other's rows."""
+    older(ctx, "replication", 3, topology="fan-in")
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert (view.failed, view.lost) == (False, 0)
+    assert view.unchecked == ("n2: it does not replicate from n1, which took the rows",)
+
+
+def test_a_delayed_replica_is_not_asked_for_them(ctx: Context) -> None:
+    older(ctx, "replication", 3, delay=3600.0, on=["n3"])
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert (view.failed, view.lost) == (False, 0)
+    assert view.unchecked == ("n3: it is a delayed replica",)
+    roles = {node.name: node.role for node in inspect.lab(ctx, "shop").nodes}
+    assert roles == {"n1": "replica", "n2": "source", "n3": "delayed"}
+
+
+def test_one_of_the_new_series_takes_the_writes(ctx: Context) -> None:
+    """Protects an upgrade in several calls: the last one promotes what an earlier one upgraded."""
+    older(ctx, "replication", 3)
+    upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
+    upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n1"), timeout=20)
+    roles = {node.name: node.role for node in inspect.lab(ctx, "shop").nodes}
+    assert roles == {"n1": "replica", "n2": "source", "n3": "replica"}
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert ([step.node for step in view.steps], view.lost) == (["n3"], 0)
+
+
+def test_a_group_elects_its_primary_itself(tmp_path: Path) -> None:
+    """Protects groups: they refuse a primary by hand whose version is not the lowest."""
+    steps: list[str] = []
+    with World(tmp_path).open(steps.append) as ctx:
+        up(ctx, lab_request("group", "shop", nodes=3, engine="mysql:8.4"))
+        view = upgrade(ctx, UpgradeLab(lab="shop", to="mysql:9.7"), timeout=20)
+    assert ([step.node for step in view.steps], view.failed) == (["n3", "n2", "n1"], False)
+    assert "promote.begin" not in steps
