@@ -74,7 +74,8 @@ _PRIVILEGES = frozenset(
 _INCLUDED = frozenset([b"CREATE ROLE", b"DROP ROLE"])
 _VERIFIED = frozenset([b"caching_sha2_password", b"sha256_password", b"auth_socket"])
 """Plugins that MySQL's images have; others are Enterprise's, or must be loaded first."""
-_FACTORS = re.compile(rb" AND IDENTIFIED .*?(?= REQUIRE )", re.DOTALL | re.IGNORECASE)
+_FACTOR, _AFTER = b" AND IDENTIFIED ", b" REQUIRE "
+"""Where further factors of an account begin, and what follows the last one."""
 _DYNAMIC: Mapping[bytes, tuple[int, ...]] = {
     **dict.fromkeys(
         b"APPLICATION_PASSWORD_ADMIN,AUDIT_ADMIN,BACKUP_ADMIN,BINLOG_ADMIN,BINLOG_ENCRYPTION_ADMIN,"
@@ -203,12 +204,12 @@ def _created_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
     """What creates an account that the server cannot verify; empty: it can."""
     plugin, kept = match[2] or b"", _LOCK.sub(b"", match[4])
     has_native = numbers(said.version) < _WITHOUT_NATIVE
-    if not _FACTORS.search(kept) and (
-        not plugin or plugin in _VERIFIED or (plugin == _NATIVE and has_native)
-    ):
+    is_known = not plugin or plugin in _VERIFIED or (plugin == _NATIVE and has_native)
+    if kept.upper().startswith(_FACTOR):
+        kept, is_known = b"".join(kept.partition(_AFTER)[1:]), False
+    if is_known:
         return b""
     said.locked[f"{_shown(match[1])} ({plugin.decode()})"] = None
-    kept = _FACTORS.sub(b"", kept)
     begin = _PASSWORD.search(kept)  # its clauses follow that of the lock
     at = begin.start() if begin else len(kept)
     return b"CREATE USER IF NOT EXISTS %s IDENTIFIED WITH caching_sha2_password BY %s%s%s%s" % (

@@ -52,8 +52,6 @@ _LIST_LIMIT = 32 * MIB
 _OPTIONS_LIMIT = MIB
 _NAME_LIMIT = 64
 """Characters of a name of either engine."""
-_MARIADB = "mariadb"
-"""In the names of programs that MySQL has not."""
 _OPTIONS = (
     "--single-transaction", "--quick", "--triggers", "--hex-blob", "--skip-lock-tables",
     "--no-tablespaces", "--max-allowed-packet=1G", "--default-character-set=utf8mb4",
@@ -81,6 +79,8 @@ class _Tools:
     """Of the dump, beside ``_OPTIONS``; ``{histograms}``: 1 if the server can have these."""
     accounts: str = ""
     """The question for users and hosts, in hexadecimal; empty: they are not dumped."""
+    has_namesakes: bool = False
+    """Whether the other family's packages have programs of these names."""
     account: str = ""
     """The statements that say what an account is, which has an {account}."""
 
@@ -99,6 +99,7 @@ _TOOLS: Mapping[DialectName, _Tools] = {
         " --routines --events --triggers --hex-blob --databases shop",
         ("--set-gtid-purged=OFF", "--loose-column-statistics={histograms}"),
         accounts="SELECT HEX(user), HEX(host) FROM mysql.user ORDER BY user, host LIMIT 1001",
+        has_namesakes=True,
         account="SHOW CREATE USER {account}; SHOW GRANTS FOR {account};",
     ),
 }
@@ -208,20 +209,21 @@ def check_programs(source: Server) -> str:
     for program in (tools.dump, family_of(dialect).client):
         path, why = run.find(program), "is not installed"
         if path is not None:
-            if _MARIADB in program or not _is_mariadbs(path):
+            other = _says(path) if tools.has_namesakes else dialect
+            if other == dialect:
                 continue
-            why = f"is MariaDB's on this host ({path})"
+            why = f"is {family_of(other).title}'s on this host ({path})"
         title = f"{family_of(dialect).title} {short(version)}".strip()
         raise HostUnfit(f"{source} is {title}, and {program} {why}", hint=tools.package)
     return version
 
 
-def _is_mariadbs(program: str) -> bool:
+def _says(program: str) -> DialectName:
+    """Whose a program is."""
     try:
-        said = run.run([program, "--version"], timeout=_VERSION)
-    except CommandFailed:
-        return False  # what is wrong with it is said when it dumps
-    return "mariadb" in said.stdout.lower()
+        return dialect_of_version(run.run([program, "--version"], timeout=_VERSION).stdout)
+    except CommandFailed as error:  # what is wrong with it is said when it dumps
+        return dialect_of_version(error.stderr)
 
 
 @dataclass(frozen=True)

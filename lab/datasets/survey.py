@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lab.config.enginefile import DialectName, family_of, numbers
+from lab.datasets.collations import LANGUAGES, OTHERS, UCA1400, nearest
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
 from lab.units import counted
@@ -291,12 +292,54 @@ class _Sign:
     """Whether its statement is left out for another server; ``effect`` says so."""
     part: re.Pattern[bytes] | None = None
     """What is left out of a statement, if that is not all of it; it has no end of a line."""
+    instead: Callable[[str, DialectName, tuple[int, ...]], str] | None = None
+    """What takes the place of what is found, in a server of a dialect and version."""
+    example: str = ""
+    """Something that is found, if what takes its place differs; else ``effect`` says it."""
+    gaps: Mapping[DialectName, tuple[tuple[int, ...], tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+    """Versions after the first one that do not understand it: the first, and the next that does."""
 
-    def since(self, dialect: DialectName) -> tuple[int, ...] | None:
-        """The first version of that dialect's servers that understands it."""
+    def is_unknown(self, dialect: DialectName, version: tuple[int, ...]) -> bool:
+        """Whether that dialect's servers of a version do not understand it; (): the newest."""
         versions: dict[DialectName, tuple[int, ...] | None]
         versions = {"mariadb": self.mariadb, "mysql": self.mysql}
-        return versions[dialect]
+        since = versions[dialect]
+        if since is None or (version and version < since):
+            return True
+        begin, end = self.gaps.get(dialect, (version, version))
+        return begin <= version < end
+
+    def becomes(self, text: bytes, dialect: DialectName, version: tuple[int, ...]) -> bytes | None:
+        """A statement for a server that does not understand it; None: it is left out.
+
+        It is ``text`` itself where it stays.
+        """
+        if instead := self.instead:
+
+            def new(match: re.Match[bytes]) -> bytes:
+                name = match["found"]
+                return instead(name.decode(), dialect, version).encode() if name else match[0]
+
+            # Names are not what is sought.
+            each = rb"(?s:%s)|(?i:(?P<found>%s))|`[^`]*`" % (_UNREAD.pattern, self.pattern.pattern)
+            return re.sub(each, new, text)
+        if self.part is not None:
+            return self.part.sub(b"", text)
+        return None if self.left_out else text
+
+    def said(self, named: str, dialect: DialectName, version: tuple[int, ...]) -> str:
+        """What becomes of it in a server that is ``named`` so."""
+        if self.instead and self.example:
+            new = self.instead(self.example, dialect, version)
+            return f"in {named} they become the nearest ones, such as {new} for {self.example}"
+        return f"in {named} {self.effect}" if self.effect else self.refusal.format(named=named)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server that does not understand it refuses the statement."""
+        return not (self.effect or self.instead)
 
 
 _ANY = (0,)
@@ -308,20 +351,96 @@ def _code(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+def _words(languages: Iterable[str]) -> bytes:
+    return "|".join(sorted(filter(None, languages))).encode()
+
+
+_IGNORED: Mapping[DialectName, str] = {"mariadb": "", "mysql": "INVISIBLE"}
+"""What ignored indexes are in servers that do not know the word."""
 _COMPUTED = "values of generated columns"
 """Found by two statements: of the table, and of its rows."""
 
 SIGNS: dict[str, _Sign] = {
-    # MariaDB knows the names as aliases of its own from 11.4.5 on (MDEV-20912).
+    # MariaDB knows the names as aliases of its own from 11.4.5 on (MDEV-20912), and from 11.7.2 on.
     "utf8mb4_0900": _Sign(
-        _code(rb"\butf8mb4_[a-z_]*0900_\w+"), (11, 4, 5), (8, 0, 1),
-        "collations utf8mb4_0900_*",
-        "sed 's/utf8mb4_0900_ai_ci/utf8mb4_unicode_ci/g' changes the dump",
+        _code(rb"\butf8mb4_(?:(?:%s)_)?0900_\w+" % _words(LANGUAGES)), (11, 4, 5), (8, 0, 1),
+        "collations utf8mb4_0900_*", "test the order of texts, and what is equal",
+        instead=nearest, example="utf8mb4_0900_ai_ci", gaps={"mariadb": ((11, 5), (11, 7, 2))},
+    ),
+    "utf8mb4_0900 of others": _Sign(
+        _code(rb"\butf8mb4_(?:%s)_0900_\w+" % _words(OTHERS)), None, (8, 0, 1),
+        "collations utf8mb4_0900_* of languages that MariaDB lacks",
+        "test the order of texts, and what is equal",
+        instead=nearest, example="utf8mb4_ja_0900_as_cs",
     ),
     "uca1400": _Sign(
-        _code(rb"\b(?:\w+_)?uca1400_\w+"), (10, 10), None,
-        "collations uca1400_*",
-        "sed 's/utf8mb4_uca1400_ai_ci/utf8mb4_unicode_ci/g' changes the dump",
+        _code(rb"\b[a-z0-9]+_uca1400_\w+"), UCA1400, None,
+        "collations uca1400_*", "test the order of texts, and what is equal",
+        instead=nearest, example="utf8mb4_uca1400_ai_ci",
+    ),
+    "uca1400 of any set": _Sign(
+        _code(rb"\buca1400_\w+"), UCA1400, None,
+        "collations uca1400_* without a character set",
+        "sed 's/ uca1400_ai_ci/ utf8mb4_uca1400_ai_ci/g' changes the dump",
+    ),
+    "nopad": _Sign(
+        _code(rb"\b[a-z0-9]+_(?!uca1400)(?:[a-z0-9]+_)*nopad_(?:ci|bin)\b"), (10, 2), None,
+        "collations that do not pad", "values that differ in spaces at their ends become equal",
+        instead=nearest, example="utf8mb4_general_nopad_ci",
+    ),
+    "periods": _Sign(
+        _code(rb"\bPERIOD\s+FOR\s+\W?\w"), (10, 3), None,
+        "periods of tables (PERIOD FOR)",
+        "drop them in a copy, and dump that",
+    ),
+    "ignored indexes": _Sign(
+        _code(rb"(?<=\) )IGNORED(?=,?(?:\n|\Z))"), (10, 6), None,
+        "ignored indexes",
+        "labs have them as they are",
+        "they are INVISIBLE, before MariaDB 10.6 used like others",
+        instead=lambda _, dialect, __: _IGNORED[dialect],
+    ),
+    "defaults": _Sign(
+        _code(
+            rb"(?<= DEFAULT )(?!current_timestamp\b|nextval\b)[a-z_]\w*"
+            rb"\((?:[^()']|'(?:[^'\\]|\\.){0,300}'|\([^()]{0,300}\)){0,300}\)"
+        ), _ANY, None,
+        "defaults that are functions",
+        "test what inserts without these columns",
+        "they are in parentheses",
+        instead=lambda text, _, __: f"({text})",
+    ),
+    "options of tables": _Sign(
+        _code(rb"\s`?(?:PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|ENCRYPTED|ENCRYPTION_KEY_ID)`?"
+              rb"\s*=\s*(?:\w+|'[^']*')"), _ANY, None,
+        "options of tables of MariaDB (PAGE_COMPRESSED, ENCRYPTED and others)",
+        "labs have these tables without them",
+        "they are left out",
+        instead=lambda *_: "",
+    ),
+    "unique texts": _Sign(
+        _code(rb"\bUNIQUE\s+KEY\s+`[^`]+`\s+\([^\n]{0,2000}\)\s+USING\s+HASH\b"
+              rb"(?!(?s:.*)\bENGINE=MEMORY)"), (10, 4), None,
+        "unique indexes of whole texts (USING HASH)",
+        "give them the length of a prefix, `a`(190), in a copy, and dump that",
+    ),
+    "collections of geometries": _Sign(
+        _code(rb"(?<![`\w])geomcollection(?![`\w])"), None, (8, 0, 11),
+        "columns of the type geomcollection",
+        "it is the same type",
+        "it is called geometrycollection",
+        instead=lambda *_: "geometrycollection",
+    ),
+    "vectors": _Sign(
+        _code(rb"(?m:^)[^\S\n]*`[^`]+`\s+vector\b"), (11, 7), (9, 0),
+        "columns of the type VECTOR",
+        "convert them to VARBINARY in a copy, and dump that",
+    ),
+    "checks": _Sign(
+        _code(rb"\bCHECK\s*\([^\n]{0,2000}/\*!80016 NOT ENFORCED \*/"), None, (8, 0, 16),
+        "checks that are not enforced",
+        "drop the checks in a copy if rows violate them: MariaDB refuses these rows (error 4025)",
+        "they are enforced", commented=True,
     ),
     "system versioning": _Sign(
         _code(rb"\bWITH\s+SYSTEM\s+VERSIONING\b"), (10, 3), None,
@@ -448,11 +567,10 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     reasons = []
     for key in sorted(found.signs):
         sign = SIGNS[key]
-        since = sign.since(target)
-        if since is None or (ours and ours < since):
-            how = f"in {named} {sign.effect}" if sign.effect else sign.refusal.format(named=named)
+        if sign.is_unknown(target, ours):
+            how = sign.said(named, target, ours)
             what = f"the dump has {sign.what}, {how} ({counted(found.signs[key], 'statement')})"
-            reasons.append(Misfit(what, sign.hint, fatal=not sign.effect))
+            reasons.append(Misfit(what, sign.hint, fatal=sign.is_refused))
     if found.functions:
         reasons.append(
             Misfit(

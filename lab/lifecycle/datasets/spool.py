@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 
-from lab.config.enginefile import DialectName
+from lab.config.enginefile import DialectName, numbers
 from lab.datasets import directory, generate
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, chunks, statements
 from lab.datasets.kinds import plain, sql
@@ -129,7 +130,7 @@ def write(
     space, or no server to be reached.
     """
     parts: list[SqlSlice] = []
-    left_out = _LeftOut(dialect)
+    changes = _Changes(dialect, version)
     with new_file(path) as out:
         out.write(b"\n" * _FIRST)  # its size; see below
         done, line = _FIRST, 2
@@ -151,7 +152,7 @@ def write(
             done, line = done + 1, line + 1
 
         def surveyed(piece: Piece) -> Found:
-            seen = left_out.of(done + len(piece.before))
+            seen = changes.of(done + len(piece.before))
             try:
                 found = survey(copied(piece), piece.name, limit=limit, seen=seen)
             finally:
@@ -169,6 +170,10 @@ def write(
                 found = _joined(surveyed(piece) for piece in pieces)
         for file in files:
             surveyed(Piece(str(file), content(file, sql)))
+        out.flush()
+        with writing(path):
+            placed = changes.made(path, done, parts)
+        done = out.seek(0, os.SEEK_END)
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
@@ -176,36 +181,62 @@ def write(
         if source is not None and not found.databases:
             text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
         with writing(path):
-            left_out.blank(out.fileno())
             os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
-    return Spool(path, size, tuple(parts), found)
+    return Spool(path, size, placed, found)
 
 
-class _LeftOut:
-    """The statements of a spool that its server does not get."""
+class _Changes:
+    """The statements of a spool that its server gets in other words, or not at all."""
 
-    def __init__(self, dialect: DialectName) -> None:
+    def __init__(self, dialect: DialectName, version: str) -> None:
         self._dialect: DialectName = dialect
-        self._found: list[tuple[int, bytes, re.Pattern[bytes] | None]] = []
+        self._version = numbers(version)
+        self._found: dict[int, tuple[int, bytes]] = {}
 
     def of(self, begin: int) -> Callable[[str, Statement], None]:
         """What ``survey`` calls for a piece that begins at this offset."""
 
-        def seen(sign: str, one: Statement) -> None:
-            unknown = SIGNS[sign].left_out and SIGNS[sign].since(self._dialect) is None
-            if unknown and len(one.text) < HEAD:  # else the server refuses the rest
-                self._found.append((begin + one.offset, one.text, SIGNS[sign].part))
+        def seen(key: str, one: Statement) -> None:
+            sign, at, size = SIGNS[key], begin + one.offset, len(one.text)
+            if size >= HEAD or not sign.is_unknown(self._dialect, self._version):
+                return  # what is longer stays, and the server refuses it
+            _, text = self._found.get(at, (size, one.text))
+            changed = sign.becomes(text, self._dialect, self._version)
+            if changed is None:  # line ends stay, by which other statements are found
+                changed = _NOTHING + _NO_LINE_END.sub(b" ", text[len(_NOTHING) :])
+            if changed != one.text:
+                self._found[at] = (size, changed.ljust(size))
 
         return seen
 
-    def blank(self, file: int) -> None:
-        """Leave them out: line ends stay, by which other statements are found."""
-        for at, statement, part in self._found:
-            if part is not None:
-                os.pwrite(file, part.sub(b"", statement).ljust(len(statement)), at)
-                continue
-            rest = _NO_LINE_END.sub(b" ", statement[len(_NOTHING) :])
-            os.pwrite(file, _NOTHING + rest, at)
+    def made(self, file: Path, size: int, parts: Iterable[SqlSlice]) -> tuple[SqlSlice, ...]:
+        """Change a ``file`` of ``size`` bytes; its ``parts`` as they are then."""
+        places = sorted(self._found)
+        grown = (len(self._found[at][1]) - self._found[at][0] for at in places)
+        sums = [0, *accumulate(grown)]
+
+        def now(offset: int) -> int:
+            return offset + sums[bisect_left(places, offset)]
+
+        with file.open("rb+", buffering=0) as out:
+            end = size
+            for at in reversed(places):
+                old, text = self._found[at]
+                _move(out.fileno(), at + old, end, now(end) - end)
+                os.pwrite(out.fileno(), text, now(at))
+                end = at
+        return tuple(
+            replace(one, offset=now(one.offset), size=now(one.offset + one.size) - now(one.offset))
+            for one in parts
+        )
+
+
+def _move(file: int, begin: int, end: int, shift: int) -> None:
+    """Move a part of a file towards its end, the last bytes first."""
+    while shift and begin < end:
+        at = max(begin, end - MIB)
+        os.pwrite(file, os.pread(file, end - at, at), at + shift)
+        end = at
 
 
 def _pieces(
