@@ -87,7 +87,7 @@ def described(contents: Contents, name: str) -> Backup:
     Raises InvalidSpec for one that is of another engine, incremental, partial, compressed,
     encrypted or incomplete.
     """
-    if packed := next((path for path in sorted(contents.sizes) if _PACKED.search(path)), ""):
+    if packed := packed_file(contents.sizes):
         raise InvalidSpec(
             f"{name} is compressed or encrypted: it has {packed}",
             hint="mariadb-backup --decompress --remove-original --target-dir=DIR (of a stream,"
@@ -123,6 +123,11 @@ def described(contents: Contents, name: str) -> Backup:
         if needed not in contents.sizes:
             raise _incomplete(name, needed)
     return Backup(version, prepared, _needed(options, name), sum(contents.sizes.values()))
+
+
+def packed_file(paths: Iterable[str]) -> str:
+    """A file that is compressed or encrypted, by its name; empty: there is none."""
+    return next((path for path in sorted(paths) if _PACKED.search(path)), "")
 
 
 def check_fits(backup: Backup, version: str, name: str) -> None:

@@ -2,6 +2,10 @@
 
 The server itself upgrades its system tables when it starts (from 8.0.16 on). What it was is in the
 properties of its data dictionary, ``mysql.ibd``, and in the head of its redo log.
+
+XtraBackup (its xtrabackup_prepare_func and xtrabackup_close_temp_log, as of 8.4) ends --prepare
+with a clean shutdown, writes ``full-prepared``, and removes the redo log, of which it leaves an
+empty directory at most: the server makes a new one, if the directory for it is there.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lab.config.enginefile import numbers
+from lab.datasets import backup as backups
 from lab.datasets import datadir
 from lab.datasets import redo as redos
 from lab.datasets.backup import CHECKPOINTS, INFO, Backup
@@ -32,6 +37,11 @@ _BLOCK = 512
 _PREPARE = (
     "xtrabackup --prepare --target-dir=DIR (of a stream, after xbstream -x -C DIR), then create the"
     " dataset from DIR"
+)
+_ADD = (
+    "add it to the full one: xtrabackup --prepare --apply-log-only --target-dir=FULL, then"
+    " xtrabackup --prepare --target-dir=FULL --incremental-dir=DIR, and create the dataset from"
+    " FULL"
 )
 _DUMP = "create the dataset from a dump: mysqldump --databases shop crm"
 
@@ -55,6 +65,7 @@ def opened(source: BackupDirectory | BackupStream | Stopped, version: str) -> Op
         )
     if isinstance(source, BackupDirectory):
         source = DataDirectory(source.path)
+        _check_unpacked(source)
     files = datadir.looked_at(source)
     name = files.name
     if files.is_backup:
@@ -68,7 +79,7 @@ def opened(source: BackupDirectory | BackupStream | Stopped, version: str) -> Op
         )
     _check_version(name, theirs, version)
     redo = _redo(files)
-    if not redo.clean:
+    if redo is not None and not redo.clean:
         raise redos.unclean(name, redo.creator)
     cases = files.facts("LCTN")
     if len(cases) != 1:
@@ -82,6 +93,16 @@ def opened(source: BackupDirectory | BackupStream | Stopped, version: str) -> Op
     return Opened(backup, datadir.unchanged(source, _archive(source, files, redo)))
 
 
+def _check_unpacked(source: DataDirectory) -> None:
+    """Raise InvalidSpec for a backup whose files XtraBackup has compressed or encrypted."""
+    if path := backups.packed_file(backups.listed(source.path)):
+        raise InvalidSpec(
+            f"{source} is compressed or encrypted: it has {path}",
+            hint="xtrabackup --decompress (or --decrypt=AES256) --remove-original"
+            f" --target-dir=DIR, then {_PREPARE}",
+        )
+
+
 def _check_prepared(files: Files) -> None:
     """Raise InvalidSpec unless a backup is a full one, and prepared."""
     facts = b"\n".join(files.heads.get(one, b"") for one in (*CHECKPOINTS, *INFO))
@@ -89,7 +110,8 @@ def _check_prepared(files: Files) -> None:
     if lines.get(b"backup_type") != b"full-prepared":
         kind = lines.get(b"backup_type", b"unknown").decode()
         raise InvalidSpec(
-            f"{files.name} is a backup that is not prepared: its type is {kind}", hint=_PREPARE
+            f"{files.name} is a backup that is not prepared: its type is {kind}",
+            hint=_ADD if kind == "incremental" else _PREPARE,
         )
     if lines.get(b"partial") == b"Y":
         raise InvalidSpec(
@@ -115,12 +137,15 @@ def _check_version(name: str, theirs: str, ours: str) -> None:
         )
 
 
-def _redo(files: Files) -> Redo:
+def _redo(files: Files) -> Redo | None:
+    """The redo log; None: of a backup that is prepared."""
     if heads := files.redo_of_mysql():
         return redos.redo_of_mysql(heads, files.sizes, files.name)
     if redos.FIRST in files.heads:
         logs = {one: size for one, size in files.sizes.items() if redos.FILES.fullmatch(one)}
         return redos.redo(files.heads[redos.FIRST], logs, files.name)
+    if files.is_backup:
+        return None
     raise InvalidSpec(
         f"{files.name} has no redo log ({REDO} or {redos.FIRST}): it was in another directory",
         hint="copy innodb_log_group_home_dir of its server into it as well",
@@ -134,13 +159,17 @@ def _is_kept(path: str) -> bool:
     return bool(_REDO.fullmatch(path)) or not datadir.LEFT_OUT.match(first)
 
 
-def _archive(source: Stopped, files: Files, redo: Redo) -> Iterator[bytes]:
+def _archive(source: Stopped, files: Files, redo: Redo | None) -> Iterator[bytes]:
+    if redo is None:
+        place = tarfile.TarInfo(REDO.rstrip("/"))
+        place.type, place.mode = tarfile.DIRTYPE, 0o750
+        yield place.tobuf(tarfile.PAX_FORMAT)
     for path, size, data in datadir.members(source):
         kept = datadir.below(path, files.top)
         if kept is None or not _is_kept(kept):
             continue
         content = data()
-        if kept == redo.file:
+        if redo is not None and kept == redo.file:
             content = datadir.emptied(content, redo, files.name)
         if kept.endswith((".ibd", ".ibu")) or kept.startswith(("ibdata", "undo_")):
             content = _readable(content, kept, files.name)

@@ -18,7 +18,7 @@ from lab.datasets.source import BackupDirectory, DataArchive, DataDirectory, par
 from lab.errors import InvalidSpec
 from tests.support.backups import write
 from tests.support.data_directories import REDO_OF_MYSQL as TOP
-from tests.support.data_directories import dictionary, log, old_log, packed
+from tests.support.data_directories import dictionary, log, of_xtrabackup, old_log, packed
 from tests.support.data_directories import directory as of_mariadb
 from tests.support.data_directories import directory_of_mysql as directory
 from tests.support.data_directories import redo_of_mysql as redo
@@ -144,15 +144,42 @@ def test_series_that_are_upgraded(theirs: str, ours: str, first: str) -> None:
     assert failure.value.hint.startswith(f"upgrade its server to {first}")
 
 
-def test_a_prepared_backup(tmp_path: Path) -> None:
-    """Of XtraBackup: its own files are left out."""
-    top = write(tmp_path / "full", directory({
-        "xtrabackup_checkpoints": b"backup_type = full-prepared\n", "xtrabackup_logfile": b"x",
-        "backup-my.cnf": b"[mysqld]\n", "xtrabackup_info": b"partial = N\n",
-    }))  # fmt: skip
-    found, there = read(top)
+@pytest.mark.parametrize("redo_of_theirs", [True, False])
+def test_a_prepared_backup(tmp_path: Path, redo_of_theirs: bool) -> None:
+    """Of XtraBackup, which removes the redo log at the end: its own files are left out."""
+    there = directory({} if redo_of_theirs else {f"{TOP}5": None})
+    found, made = read(write(tmp_path / "full", there | of_xtrabackup()))
     assert found.options[-1] == "lower_case_table_names=1"
-    assert there.keys() == directory().keys()
+    assert made == there
+    data = b"".join(of_mysql.opened(DataDirectory(tmp_path / "full"), OURS).data)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        folders = [one.name for one in archive if one.isdir()]
+    assert folders == ([] if redo_of_theirs else ["#innodb_redo"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("full-backuped", "xtrabackup --prepare --target-dir=DIR"),
+        ("log-applied", "xtrabackup --prepare --target-dir=DIR"),
+        ("incremental", "--target-dir=FULL --incremental-dir=DIR"),
+    ],
+)
+def test_a_backup_that_is_not_prepared(tmp_path: Path, kind: str, said: str) -> None:
+    there = directory({f"{TOP}5": None}) | of_xtrabackup(kind)
+    if kind == "incremental":  # it has what changed in files, with their sizes in others
+        there["ibdata1.delta"], there["ibdata1.meta"] = b"XTRA", b"page_size = 16384\n"
+    failure = refusal(write(tmp_path / "full", there))
+    assert f"its type is {kind}" in failure.what
+    assert said in failure.hint
+
+
+def test_a_backup_that_is_compressed(tmp_path: Path) -> None:
+    """Protects from words about a directory that is none: no file has its own name."""
+    there = {f"{name}.zst": data for name, data in directory().items()}
+    failure = refusal(write(tmp_path / "full", there | of_xtrabackup("full-backuped")))
+    assert "is compressed or encrypted: it has #innodb_redo/#ib_redo5.zst" in failure.what
+    assert "--decompress" in failure.hint
 
 
 def test_other_servers_are_named(tmp_path: Path) -> None:

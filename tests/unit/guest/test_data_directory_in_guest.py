@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from lab.datasets import of_mysql
-from lab.datasets.source import DataDirectory
+from lab.datasets.source import BackupDirectory, DataDirectory, parse
+from tests.support.backups import write
+from tests.support.data_directories import of_xtrabackup
 from tests.support.mariadb_server import NoServer, stopped, unpacked
 from tests.support.mysql_server import kept_root, program, server
 from tests.unit.guest.test_backup_in_guest import Guest, guest_of, script, server_of
@@ -88,6 +90,30 @@ def test_a_data_directory_becomes_the_servers_data(guest: Guest, tmp_path: Path)
     assert guest.rows("SHOW GRANTS FOR reader@'%'")[1] == [
         "GRANT SELECT ON `shop`.* TO `reader`@`%`"
     ]
+
+
+def test_a_backup_of_xtrabackup_becomes_the_servers_data(guest: Guest, tmp_path: Path) -> None:
+    """As --prepare leaves it: real files of a server, without its redo log."""
+    with server() as db:
+        db.ask(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, s TEXT)",
+            "INSERT INTO shop.t VALUES (1, 'one'), (2, 'two')",
+        )
+        directory = shutil.copytree(stopped(db), tmp_path / "data")
+    for file in (directory / "#innodb_redo").iterdir():
+        file.unlink()
+    for name in ("auto.cnf", "#innodb_temp"):  # no backup has these
+        path = directory / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write(directory, of_xtrabackup(server=OURS))
+    source = parse(str(directory))
+    assert isinstance(source, BackupDirectory)
+    opened = of_mysql.opened(source, OURS)
+    said = guest.restore(b"".join(opened.data), options=opened.found.options)
+    assert said.startswith("done 0"), said
+    check(guest)
+    assert guest.rows("SELECT s FROM shop.t ORDER BY id") == [["one"], ["two"]]
 
 
 @pytest.mark.rare
