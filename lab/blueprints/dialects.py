@@ -73,6 +73,8 @@ class Links:
     """Statements that make the account of replicas; a dataset may have had it."""
     several: bool = True
     """Whether a replica can have several sources."""
+    semi_sync_by: str = ""
+    """The feature of a build (build.toml) without which ``semi_sync`` fails; empty: none."""
 
 
 _LINKED = (
@@ -284,6 +286,7 @@ _MYSQL = Links(
     acknowledged="loose_rpl_semi_sync_source_enabled = ON\n",
     acknowledges="loose_rpl_semi_sync_replica_enabled = ON\n",
     either="loose_rpl_semi_sync_source_wait_no_replica = OFF\n",
+    semi_sync_by="semi-sync",
     # By default it gives its source up after ten tries. Its plugin for passwords wants TLS. No
     # certificate is checked: a clone of the RAM has its own, while those of its peers are new.
     link=(
@@ -447,15 +450,18 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
                 "acknowledged": "loose_rpl_semi_sync_master_enabled = ON\n",
                 "acknowledges": "loose_rpl_semi_sync_slave_enabled = ON\n",
                 "either": "loose_rpl_semi_sync_master_wait_no_slave = OFF\n",
+                "semi_sync_by": "semi-sync",
             },
         ),
     ),
     "mysql": (
+        # The same capacity: there are two files.
         _Older((8, 0, 30), options={"innodb_redo_log_capacity": "innodb_log_file_size = 32M"}),
         # SOURCE and REPLICA, in the last of these: names of semi-synchronous replication.
         _Older(
             (8, 0, 26),
             asked={"links": "SHOW SLAVE STATUS"},
+            links={"semi_sync_by": "older semi-sync"},
             words={
                 "CHANGE REPLICATION SOURCE": "CHANGE MASTER",
                 "SOURCE_": "MASTER_",
@@ -571,6 +577,14 @@ _LOADS: Mapping[DialectName, tuple[str, str]] = {
 """The oldest version that makes datasets, and what one before it lacks."""
 
 
+_RUNS: Mapping[str, Mapping[DialectName, tuple[str, str]]] = {
+    "group-replication": {
+        "mysql": ("8.0.27", "the privilege GROUP_REPLICATION_STREAM, which members need"),
+    },
+}
+"""By features that blueprints need: the oldest version that does, and what one before it lacks."""
+
+
 class Versioned(Protocol):
     """A server: its engine and its version."""
 
@@ -618,6 +632,15 @@ def check_version(name: DialectName, version: str) -> None:
             f"{family_of(name).title} {version} is too old for labs: it lacks {what}",
             hint=f"the oldest version that works is {oldest}",
         )
+
+
+def lacks(server: Versioned, feature: str) -> str:
+    """What a server is too old for that has a feature; empty: it is not."""
+    family = family_of(server.name)
+    oldest, what = _RUNS.get(feature, {}).get(family.dialect, ("", ""))
+    if not oldest or not _is_before(server.version, numbers(oldest)):
+        return ""
+    return f"{what} (since {family.title} {oldest})"
 
 
 def check_loads(server: Versioned) -> None:

@@ -11,11 +11,13 @@ from lab.blueprints import (
     Blueprint,
     Member,
     NodePlan,
+    Release,
     blueprint,
     blueprint_of,
     check_kinds,
     planned_by,
 )
+from lab.blueprints.dialects import dialect_of, lacks
 from lab.blueprints.versions import cautions
 from lab.config import enginefile
 from lab.config.profile import Profile
@@ -149,6 +151,8 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
         )
     engines = [required(ctx.home, plan, engine) for engine in spec.options.engines.values()]
     there = added.families(ctx.home.engines)
+    if record.recipe in there:
+        check_features(added.named(ctx.home.engines, record.recipe), plan)
     check_kinds({enginefile.kind_of(name, there): name for name in (record.recipe, *engines)})
     layout = ctx.settings.layout
     return ImageSpec(record.recipe, layout, profile, ctx.home.engines, record.key)
@@ -171,16 +175,22 @@ def required(home: Home, plan: Blueprint, engine: str) -> str:
 def check_features(build: Build, plan: Blueprint) -> None:
     """Raise InvalidSpec if a build lacks what a blueprint needs."""
     if absent := lacking(build, plan):
+        how = " with --semi-sync" if plan.options.semi_sync else ""
         raise InvalidSpec(
-            f"{build.name} ({build.family} {build.version}) cannot run in {plan.name}: the build"
-            f" has no {' and no '.join(absent)}",
+            f"{build.name} ({build.family} {build.version}) cannot run in {plan.name}{how}: the"
+            f" build has no {' and no '.join(absent)}",
             hint=f"add a build that has it: {', '.join(map(_file_of(build), absent))}",
         )
 
 
 def lacking(build: Build, plan: Blueprint) -> list[str]:
-    """What a blueprint needs and a build does not have."""
-    return [one for one in plan.needs if one not in build.features]
+    """What a blueprint needs with its options, and a build does not have."""
+    server = Release(build.family, build.version)
+    needed = list(plan.needs)
+    if plan.options.semi_sync and (by := dialect_of(server).links.semi_sync_by):
+        needed.append(by)
+    old = filter(None, (lacks(server, one) for one in plan.needs))
+    return [*(one for one in needed if one not in build.features), *old]
 
 
 def _file_of(build: Build) -> Callable[[str], str]:

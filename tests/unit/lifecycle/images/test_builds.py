@@ -21,6 +21,7 @@ from lab.lifecycle.host import builds
 from lab.lifecycle.host.engines import engines
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
+from lab.lifecycle.images.order import resolve
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import record_of
 from lab.requests.datasets import CreateDataset
@@ -156,6 +157,51 @@ def test_a_build_that_is_too_old(add: Callable[..., EngineView], tmp_path: Path)
     with pytest.raises(InvalidSpec, match=r"MariaDB 10\.1\.48 is too old for labs") as raised:
         add(mariadb_tree(tmp_path / "x"), says=says)
     assert raised.value.hint == "the oldest version that works is 10.2"
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "features", "lacks"),
+    [
+        ("mysql", "9.7.4", ("semi-sync", "older semi-sync"), ""),
+        ("mysql", "9.7.4", ("older semi-sync",), "semi-sync"),
+        ("mysql", "8.0.25", ("older semi-sync",), ""),
+        ("mysql", "5.6.24", (), "older semi-sync"),
+        ("mariadb", "10.2.11", (), "semi-sync"),
+        ("mariadb", "10.3.1", (), ""),
+    ],
+)
+def test_semi_sync_needs_plugins(
+    ctx: Context, family: str, version: str, features: tuple[str, ...], lacks: str
+) -> None:
+    """Protects from a lab that is never ready: refused before its image is built, if it can."""
+    added_build(ctx.home.engines, family=family, version=version, features=features)
+    asked = lab_request("replication", nodes=2, engine="mine", semi_sync=True)
+    if not lacks:
+        assert resolve(ctx, asked.spec).choices[0].name == "mine"
+        return
+    with pytest.raises(InvalidSpec, match=f"with --semi-sync: the build has no {lacks}$") as said:
+        up(ctx, asked)
+    assert ".so" in said.value.hint
+    assert ctx.store.images.all() == []
+    assert resolve(ctx, lab_request("replication", nodes=2, engine="mine").spec).choices
+    other = lab_request(
+        "replication", nodes=2, engine="mine",
+        semi_sync=True, node=("n2=mine",),
+    )  # fmt: skip
+    with pytest.raises(InvalidSpec, match="the build has no"):
+        up(ctx, other)
+
+
+def test_a_server_that_is_too_old_for_groups(ctx: Context) -> None:
+    """It has the plugin, but not the privilege that members need."""
+    for name, version in (("old", "8.0.26"), ("new", "8.0.27")):
+        features = ("group-replication",)
+        added_build(ctx.home.engines, name, family="mysql", version=version, features=features)
+    with pytest.raises(InvalidSpec, match=r"GROUP_REPLICATION_STREAM.*since MySQL 8\.0\.27"):
+        up(ctx, lab_request("group", engine="old"))
+    assert resolve(ctx, lab_request("group", nodes=3, engine="new").spec).choices[0].name == "new"
+    runs = {one.name: one.blueprints for one in engines(ctx)}
+    assert ("group" in runs["old"], "group" in runs["new"]) == (False, True)
 
 
 def test_a_server_of_mysql_without_its_client(
