@@ -22,7 +22,15 @@ from lab.requests import request as requests
 from lab.requests.datasets import CreateDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
-from lab.requests.labs import BranchLab, ChangeLab, CreateLab, Promote, RollBack, RunProgram
+from lab.requests.labs import (
+    BranchLab,
+    ChangeLab,
+    CreateLab,
+    Promote,
+    RollBack,
+    RunProgram,
+    UpgradeLab,
+)
 from lab.requests.request import Mark, Request
 from lab.requests.snapshots import ChangeSnapshot, TakeSnapshot
 from lab.requests.tokens import CreateToken
@@ -34,6 +42,7 @@ NAMES: Mapping[type[Request], str] = {
     BranchLab: "BranchRequest",
     Promote: "PromoteRequest",
     RollBack: "RollbackRequest",
+    UpgradeLab: "UpgradeRequest",
     TakeSnapshot: "SnapshotRequest",
     BuildImage: "ImageRequest",
     BuildTemplate: "TemplateRequest",

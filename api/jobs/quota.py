@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lab.api.core.core import Core
 from lab.api.jobs.stored import guests_of, read_facts
-from lab.blueprints import foreseen
+from lab.blueprints import foreseen, has_server
 from lab.datasets.source import parse
 from lab.errors import LabError, LimitReached
 from lab.lifecycle.datasets import dataset
@@ -18,9 +18,9 @@ from lab.lifecycle.service import usage
 from lab.lifecycle.service.usage import KeptSnapshots, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
 from lab.requests.datasets import CreateDataset
-from lab.requests.labs import BranchLab, CreateLab
+from lab.requests.labs import BranchLab, CreateLab, UpgradeLab
 from lab.spec import LabSpec, NodeSize
-from lab.state.records import LabRecord
+from lab.state.records import LabRecord, LabWithNodes
 from lab.state.service import JobRecord, TokenRecord
 from lab.units import MIB, format_size
 from lab.views.tokens import Used
@@ -253,15 +253,17 @@ def check_guests(
         _check_sizes(core, project, token, labs, guests, added=added)
 
 
-def check_snapshot(core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots) -> None:
-    """Raise LimitReached if one more snapshot of ``lab`` would exceed a quota.
+def check_snapshots(
+    core: Core, token: TokenRecord, lab: LabRecord, taken: Snapshots, count: int = 1
+) -> None:
+    """Raise LimitReached if ``count`` more snapshots of ``lab`` would exceed a quota.
 
     See ``check_quota``.
     """
     found = _all(core, lab.project, taken)
     if lab.name in found:
-        found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + 1)
-    labs, this = found.values(), "this snapshot"
+        found[lab.name] = replace(found[lab.name], snapshots=found[lab.name].snapshots + count)
+    labs, this = found.values(), "this snapshot" if count == 1 else f"these {count} snapshots"
     most = max_snapshots(core, token)
     _check(lab.project, "snapshots", most, sum(one.snapshots for one in labs), added=this)
     if token.max_disk is None:
@@ -297,7 +299,7 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
     parents = {
         one.lab.job: CaptureRef.parse(one.lab.parent).label for one in there if one.lab.parent
     }
-    coming = Counter[str]()
+    coming = _upgrading(jobs, there)
     takers = {job.id: job for job in (*jobs, *store.jobs.succeeded_since(taken.at, project))}
     for job in takers.values():
         # Its snapshot may be listed before it ends, or not be listed although it has ended.
@@ -318,6 +320,21 @@ def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
             for number in range(made[job.id], asked.count):
                 found[f"{job.id} {number}"] = branch
     return found
+
+
+def _upgrading(jobs: Sequence[JobRecord], there: Sequence[LabWithNodes]) -> Counter[str]:
+    """The snapshots that open jobs take for upgrades, by lab; those that are there count twice."""
+    labs = {one.lab.name: one for one in there}
+    found = Counter[str]()
+    for job in jobs:
+        if job.kind == "upgrade" and job.lab in labs:
+            found[job.lab] += upgraded_by(labs[job.lab], read_facts(job, UpgradeLab))
+    return found
+
+
+def upgraded_by(found: LabWithNodes, asked: UpgradeLab) -> int:
+    """How many snapshots an upgrade of a lab takes, at most: one for each server."""
+    return 1 if asked.node else sum(has_server(node.services) for node in found.nodes)
 
 
 def _takes_snapshot(job: JobRecord) -> bool:

@@ -37,12 +37,13 @@ _ONCE: tuple[JobKind, ...] = (
 
 _FILL: tuple[JobKind, ...] = (
     "create", "branch", "snapshot", "build-image", "build-template", "create-dataset",
-    "refresh-dataset",
+    "refresh-dataset", "upgrade",
 )  # fmt: skip
 """Kinds that need space; others are accepted also where there is none."""
 
 _ALONE: tuple[JobKind, ...] = (
     "start", "stop", "restart", "snapshot", "rollback", "branch", "promote",
+    "upgrade",
 )  # fmt: skip
 """Kinds that run one at a time on a lab, jobs of its schedule included."""
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from lab.api.jobs import stored
 from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
-from lab.errors import Conflict, Interrupted, LabError, NotFound
+from lab.errors import Conflict, Interrupted, LabError, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
@@ -43,6 +44,7 @@ from lab.requests.labs import (
     RollBack,
     StartLab,
     StopLab,
+    UpgradeLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -52,6 +54,7 @@ from lab.state.store import Store
 from lab.undo import Undo
 from lab.views.datasets import DatasetView
 from lab.views.labs import LabView
+from lab.views.upgrades import UpgradeView
 from lab.wait import Deadline, until
 
 _PATIENCE = 5.0
@@ -326,6 +329,30 @@ def promote_node(ctx: Context, task: Task[Promote]) -> str:
     return task.job.lab
 
 
+def upgrade(ctx: Context, task: Task[UpgradeLab]) -> str:
+    """Upgrade the servers of a lab; the report is kept, also that of a step that failed.
+
+    An interrupted attempt is completed backwards, as far as its last node, and not continued: its
+    report is lost.
+    """
+    _same(ctx, task)
+    if task.again:
+        perform(ctx, StartLab(lab=task.job.lab))
+        raise NotReady(
+            f"the upgrade of {task.job.lab} was interrupted: the service was restarted",
+            hint="nodes that were upgraded before stay so; the same request upgrades the others",
+        )
+    try:
+        view: UpgradeView = perform(ctx, task.request)
+    except Interrupted:
+        perform(ctx, StartLab(lab=task.job.lab))
+        raise
+    ctx.store.jobs.add_report(task.job.id, msgspec.to_builtins(view))
+    if view.failure is not None:
+        raise view.failure
+    return task.job.lab
+
+
 def branch(ctx: Context, task: Task[BranchLab]) -> str:
     """Create branches of a lab, all of them or none; returns their names.
 
@@ -455,6 +482,7 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
     "rollback": Work(RollBack, roll_back),
     "promote": Work(Promote, promote_node),
+    "upgrade": Work(UpgradeLab, upgrade),
     "branch": Work(BranchLab, branch),
     "create-dataset": Work(CreateDataset, create_dataset),
     "refresh-dataset": Work(RefreshDataset, refresh_dataset),

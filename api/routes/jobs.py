@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Path, Query
 
 from lab.api.core.threads import Route, in_thread
@@ -13,6 +14,7 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
 from lab.state.service import JobKind, JobState
 from lab.views.jobs import JobView
+from lab.views.upgrades import UpgradeView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
@@ -51,6 +53,13 @@ async def get(
     """A job."""
     await in_thread(caller.job, core, job)
     return answer(await wait.ended(core, job), JobView)
+
+
+@router.get("/{job}/report", operation_id="getReport", response_model=model(UpgradeView))
+def get_report(core: CoreOf, caller: Reader, job: Id) -> Answer:
+    """What an upgrade did, step by step; also of a job that failed because a step did."""
+    found = core.store.jobs.report(caller.job(core, job).id)
+    return answer(msgspec.convert(found, UpgradeView))
 
 
 @router.post(

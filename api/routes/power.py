@@ -18,15 +18,22 @@ from lab.api.http.answers import Answer, answer, many, model
 from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.job_answer import JOB_DONE, Wait, Waiter, job_answer, job_done
+from lab.api.http.job_answer import JOB_DONE, Key, Wait, Waiter, job_answer, job_done
 from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.quota import (
+    UNLIMITED,
+    check_snapshots,
+    max_snapshots,
+    snapshots_of,
+    upgraded_by,
+)
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, seen
 from lab.errors import CommandFailed, Forbidden
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.names import NODE_NAME
-from lab.requests.labs import Action, Promote, RunProgram, power
+from lab.requests.labs import Action, Promote, RunProgram, UpgradeLab, power
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.labs import NodeView
@@ -58,6 +65,25 @@ async def promote_node(
     `force`: also if the node that takes them now does not answer; it is powered off.
     """
     job = await in_thread(submit_promote, jobs, caller, name, asked)
+    return await job_answer(jobs.core, job, wait, job_done)
+
+
+@router.post(
+    "/upgrade",
+    operation_id="upgradeLab",
+    status_code=202,
+    response_model=model(JobView),
+    responses=JOB_DONE,
+)
+async def upgrade_lab(
+    jobs: JobsOf, caller: User, name: Name, asked: FromBody[UpgradeLab], wait: Wait, key: Key = None
+) -> Response:
+    """Replace the servers of a lab by those of another series, node by node.
+
+    A snapshot is taken before each node; the lab is rolled back to it if the step fails, and the
+    job fails. What became of each node is the job's report.
+    """
+    job = await in_thread(submit_upgrade, jobs, caller, name, asked, key)
     return await job_answer(jobs.core, job, wait, job_done)
 
 
@@ -159,3 +185,20 @@ def submit_promote(jobs: Jobs, caller: Caller, name: str, asked: Promote) -> Job
         inspect.node_of(ctx, name, asked.node)
     request = replace(asked, lab=name, created_at=record.created_at)
     return submit(jobs, new_job(caller.token, request, project=record.project))
+
+
+def submit_upgrade(
+    jobs: Jobs, caller: Caller, name: str, asked: UpgradeLab, key: str | None
+) -> JobRecord:
+    """Submit the upgrade of a lab; raises NotFound, LimitReached."""
+    core, token = jobs.core, caller.token
+    record = caller.lab(core, name)
+    if asked.node:
+        with core.contexts.use() as ctx:
+            inspect.node_of(ctx, name, asked.node)
+    request = replace(asked, lab=name, created_at=record.created_at)
+    job = new_job(token, request, project=record.project, key=key)
+    limited = max_snapshots(core, token) is not None or token.max_disk is not None
+    taken = snapshots_of(core, record.project) if limited else UNLIMITED
+    count = upgraded_by(core.store.lab_with_nodes(name), request)
+    return submit(jobs, job, lambda: check_snapshots(core, token, record, taken, count))

@@ -18,7 +18,7 @@ from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import JOB_DONE, Key, Wait, job_answer, job_done
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import UNLIMITED, check_snapshot, max_snapshots, snapshots_of
+from lab.api.jobs.quota import UNLIMITED, check_snapshots, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.lifecycle.nodes import inspect
@@ -147,7 +147,7 @@ def submit_take(
     job = new_job(token, request, project=record.project, key=key)
     limited = max_snapshots(core, token) is not None or token.max_disk is not None
     taken = snapshots_of(core, record.project) if limited else UNLIMITED
-    return submit(jobs, job, lambda: check_snapshot(core, token, record, taken))
+    return submit(jobs, job, lambda: check_snapshots(core, token, record, taken))
 
 
 def _taken(core: Core, job: JobRecord) -> Response:

@@ -30,6 +30,7 @@ from lab.requests.labs import (
     Promote,
     RollBack,
     RunProgram,
+    UpgradeLab,
     power,
 )
 from lab.requests.request import Request, body_of
@@ -38,6 +39,7 @@ from lab.spec import LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
 from lab.views.labs import Lab, Preview
+from lab.views.upgrades import UpgradeView
 from lab.wait import Deadline, attempts
 
 if TYPE_CHECKING:
@@ -247,6 +249,25 @@ class Client:
         """
         asked = Promote(lab=name, node=node, force=force)
         found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
+
+    def upgrade(
+        self,
+        name: str,
+        to: str,
+        node: str = "",
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+        **fields: Any,
+    ) -> UpgradeView:
+        """Replace the servers of a lab, or one, by those of the engine ``to``; what became of each.
+
+        ``fields``: those of ``UpgradeLab``, such as ``keep_failed=True``. A step that failed is in
+        the report (``failed``). Raises NotFound, InvalidSpec, Conflict, HostUnfit, NotReady.
+        """
+        asked = UpgradeLab(lab=name, to=to, node=node, **settable(UpgradeLab, fields))
+        found: UpgradeView = self.run(asked, timeout=timeout, listener=listener)
         return found
 
     def rollback(

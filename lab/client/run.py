@@ -27,6 +27,7 @@ from lab.requests.labs import (
     RollBack,
     StartLab,
     StopLab,
+    UpgradeLab,
 )
 from lab.requests.request import Request, body_fields, body_of
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -36,6 +37,7 @@ from lab.views.datasets import DatasetView
 from lab.views.host import GcReport
 from lab.views.labs import Lab
 from lab.views.snapshots import Pruned, SnapshotView
+from lab.views.upgrades import UpgradeView
 from lab.wait import Deadline, attempts
 
 _LIMITED = 10.0
@@ -169,6 +171,26 @@ def _changed(sent: Sent, request: Power | Promote | RollBack) -> Lab:
     return read_lab(sent.get("labs", request.lab))
 
 
+def _upgraded(sent: Sent, _: Request) -> UpgradeView:
+    """The report, also of a job that failed because a step did; else as ``_built``."""
+    deadline = deadline_of(sent.timeout)
+    with Undo() as undo:
+        undo.push("the request", lambda: _cancel_job(sent))
+        try:
+            answer = sent.ask()
+        except LabError:
+            undo.keep()  # refused
+            raise
+        job_id = read(answer.body, Job).id
+        job = sent.jobs.follow(job_id, sent.listener, timeout=deadline.left)
+        undo.keep()
+    try:
+        return read(sent.get("jobs", job.id, "report"), UpgradeView)
+    except NotFound:
+        job.check()
+        raise
+
+
 def _removed(sent: Sent, _: Request) -> None:
     sent.done()
 
@@ -235,7 +257,7 @@ def _built(sent: Sent, what: str) -> Any:
     """What a request builds, one of ``what``. If this raises, its job is cancelled and undone."""
     deadline = deadline_of(sent.timeout)
     with Undo() as undo:
-        undo.push("the request", lambda: _cancel_build(sent))
+        undo.push("the request", lambda: _cancel_job(sent))
         try:
             answer = sent.ask()
         except LabError:
@@ -251,8 +273,8 @@ def _built(sent: Sent, what: str) -> Any:
     return sent.get(what, about.partition(":")[2]) if about else answer.body
 
 
-def _cancel_build(sent: Sent) -> None:
-    """Cancel the job that builds something, whether or not its answer arrived."""
+def _cancel_job(sent: Sent) -> None:
+    """Cancel the job of a request that creates no lab, whether or not its answer arrived."""
     try:
         answer = sent.ask()
     except HostUnfit:
@@ -281,6 +303,7 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     StopLab: ("POST", _power("stop"), _changed),
     RestartLab: ("POST", _power("restart"), _changed),
     Promote: ("POST", lambda r: ("labs", r.lab, "promote"), _changed),
+    UpgradeLab: ("POST", lambda r: ("labs", r.lab, "upgrade"), _upgraded),
     RollBack: ("POST", lambda r: ("labs", r.lab, "rollback"), _changed),
     TakeSnapshot: ("POST", lambda r: ("labs", r.lab, "snapshots"), _snapshot),
     PruneSnapshots: ("POST", lambda r: ("labs", r.lab, "snapshots", "prune"), _pruned),

@@ -14,6 +14,7 @@ from lab.state.database import Database
 from lab.state.keyed import Keyed, as_records
 from lab.state.schema import audit as _audit
 from lab.state.schema import jobs as _jobs
+from lab.state.schema import reports as _reports
 from lab.state.schema import requests as _requests
 from lab.state.service import AuditRecord, JobKind, JobRecord, JobState, NewJob
 
@@ -52,6 +53,20 @@ class Jobs(Keyed[JobRecord]):
         with self._database.write() as connection:
             connection.execute(delete(_requests).where(_requests.c.job == job))
             connection.execute(update(_jobs).where(_c.id == job).values(size=0))
+
+    def report(self, job: str) -> Mapping[str, Any]:
+        """What a job reported; raises NotFound if it has no report."""
+        query = select(_reports.c.report).where(_reports.c.job == job)
+        with self._database.read() as connection:
+            found: Mapping[str, Any] | None = connection.execute(query).scalar()
+        if found is None:
+            raise NotFound(f"the job {job} has no report", hint="an upgrade has one once it ended")
+        return found
+
+    def add_report(self, job: str, report: Mapping[str, Any]) -> None:
+        """Keep what a job reports, as JSON."""
+        with self._database.write() as connection:
+            connection.execute(insert(_reports).values(job=job, report=report))
 
     def by_key(self, token: str, key: str) -> JobRecord | None:
         """The job that a token asked for with this Idempotency-Key."""

@@ -125,5 +125,12 @@ requests = Table(
     Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("request", JSON, nullable=False),
 )
+# What became of an upgrade, some hundred KiB: no list of jobs reads it. It stays with its job.
+reports = Table(
+    "reports",
+    metadata,
+    Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("report", JSON, nullable=False),
+)
 audit = _table("audit", AuditRecord, "id")
 Index(None, audit.c.at)

@@ -27,6 +27,7 @@ JobKind = Literal[
     "prune-snapshots",
     "rollback",
     "promote",
+    "upgrade",
     "branch",
     "create-dataset",
     "refresh-dataset",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from lab.errors import NotReady
 from lab.marks import Public, public
 
 StepState = Literal["upgraded", "failed", "rolled back"]
@@ -128,3 +129,17 @@ class UpgradeView:
     def failed(self) -> bool:
         """Whether a step failed."""
         return any(step.state != "upgraded" for step in self.steps)
+
+    @property
+    def failure(self) -> NotReady | None:
+        """The error of the step that failed, with the remedy; None if none did."""
+        if not self.failed:
+            return None
+        last = self.steps[-1]
+        return NotReady(
+            f"{last.node} of {self.lab} was not upgraded: {last.why}",
+            hint=f"{self.lab} is as it was before"
+            if last.state == "rolled back" or not last.snapshot
+            else f"`lab rollback {self.lab} --to {last.snapshot}` puts it back",
+            details=last.log,
+        )

@@ -28,6 +28,7 @@ BODIES = {
     "rollBack": {},
     "branchLab": {},
     "promoteNode": {"node": "n2"},
+    "upgradeLab": {"to": "mariadb:11.8"},
     "buildImage": {"recipe": "mariadb"},
     "buildTemplate": {"blueprint": "galera"},
 }

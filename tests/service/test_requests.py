@@ -37,6 +37,7 @@ from lab.requests.labs import (
     RollBack,
     StartLab,
     StopLab,
+    UpgradeLab,
 )
 from lab.requests.request import Request, subject
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -87,6 +88,10 @@ ROWS: list[tuple[JobKind, str, str, Mapping[str, Any], str, Request]] = [
      StopLab(created_at=CREATED, node="n1", force=True)),
     ("promote", "shop", "", {"node": "n2", "force": False, "created_at": CREATED}, "",
      Promote(node="n2", created_at=CREATED)),
+    ("upgrade", "shop", "",
+     {"to": "mariadb:11.8", "node": "n2", "keep_failed": True, "workload": [], "statements": "",
+      "created_at": CREATED}, "",
+     UpgradeLab(to="mariadb:11.8", node="n2", keep_failed=True, created_at=CREATED)),
     ("snapshot", "shop", "", {"name": "before", "created_at": CREATED},
      "b60c6147fb651ed2afdaf486b7e5409ddbd78b17520be8b7a9f4955671681215",
      TakeSnapshot(created_at=CREATED, name="before")),

@@ -14,7 +14,7 @@ from typing import cast
 
 import pytest
 
-from lab.api.jobs.quota import check_snapshot, snapshots_of
+from lab.api.jobs.quota import check_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
 from lab.api.service import Service
 from lab.cli import main
@@ -296,7 +296,7 @@ def test_a_snapshot_counts_once_whenever_it_is_counted(
                     return
                 for one in (*listed[:: len(listed) // 4 + 1], listed[-1]):
                     with pytest.raises(LimitReached) as refused:
-                        check_snapshot(core, replace(token, max_snapshots=0), lab, one)
+                        check_snapshots(core, replace(token, max_snapshots=0), lab, one)
                     found = re.search(r"would have (\d+) with", refused.value.what)
                     counts[int(found[1]) - 1 if found else -1] += 1
             finally:

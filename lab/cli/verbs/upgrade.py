@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.cli.terminal.upgrade_page import upgrade_page
-from lab.errors import NotReady
 from lab.paths import writing
 from lab.texts import printable
 from lab.units import counted
@@ -102,8 +102,10 @@ def upgrade(
         workload = app.command(_EXAMPLE)
         find(workload[0])
     queries = read(Path(statements)) if statements else ""
-    limit = flags.timeout(timeout, app.settings().ready_timeout)
-    with app.open_here("systems of nodes are replaced by the host of the labs") as session:
+    limit = flags.timeout(timeout, 0.0) if timeout else None
+    ours = "--statements" if queries else "a command" if workload else ""
+    here = partial(app.open_here, f"{ours} is for an upgrade by the host of the labs")
+    with here() if ours else app.open() as session:
         lab = pick(session, name)
         if branch:
             lab = session.run(BranchLab(lab=lab, name=branch), timeout=limit)[0].name
@@ -118,15 +120,8 @@ def upgrade(
         with writing(Path(report)):
             Path(report).write_text(upgrade_page(view), encoding="utf-8")
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
-    if view.failed:
-        last = view.steps[-1]
-        raise NotReady(
-            f"{last.node} of {view.lab} was not upgraded: {last.why}",
-            hint=f"{view.lab} is as it was before"
-            if last.state == "rolled back" or not last.snapshot
-            else f"`lab rollback {view.lab} --to {last.snapshot}` puts it back",
-            details=last.log,
-        )
+    if view.failure is not None:
+        raise view.failure
 
 
 def _text(view: UpgradeView) -> str:

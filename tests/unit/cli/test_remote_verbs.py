@@ -29,6 +29,7 @@ WORKS = {
     "wait": "wait shop --timeout 30s",
     "start": "start shop",
     "promote": "promote shop n1",
+    "upgrade": "upgrade shop --to mysql:9.7",
     "stop": "stop shop --node n1",
     "extend": "extend shop 2h",
     "snapshot take": "snapshot take shop --label mine",
@@ -76,6 +77,7 @@ WORKS = {
 
 OTHERWISE = {
     "promote": (2, "every node of this topology takes writes"),
+    "upgrade": (2, "cannot run on the engine"),  # of another family
     "exec": (127, "no-such-program: not found"),  # the fakes have no programs
     "sql": (7, "no SQL at 127.0.0.1:"),  # nor servers
     "image rm": (4, "used by"),
@@ -84,7 +86,6 @@ OTHERWISE = {
 
 REFUSED = {
     "doctor": "doctor",
-    "upgrade": "upgrade shop --to mariadb:11.8",
     "host init": "host init --pool tank/lab",
     "engine add": "engine add mine --from build.tar.gz",
     "engine rm": "engine rm mine",
