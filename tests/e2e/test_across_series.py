@@ -30,8 +30,10 @@ def engine(site: Site, build: str) -> Iterator[str]:
     name = build.replace(".", "-")
     ready(site, "engine", "add", name, "--from", str(directory))
     ready(site, "image", "build", name)
-    yield name
-    site.lab("engine", "rm", name)
+    try:
+        yield name
+    finally:
+        site.lab("engine", "rm", name)
 
 
 def ready(site: Site, *order: str) -> None:
@@ -54,25 +56,42 @@ def fill(dsn: str) -> None:
 
 
 def test_two_upgrades_one_after_the_other(installation: Site) -> None:
-    """10.11 to 11.4, as its makers built it, to 11.8; nothing acknowledged is lost."""
-    ready(installation, "image", "build", "mariadb:10.11")
-    ready(installation, "image", "build", "mariadb:11.8")
+    """10.2, as its makers built it, to 10.11 to 11.8; nothing acknowledged is lost."""
+    for newer in ("mariadb:10.11", "mariadb:11.8"):
+        ready(installation, "image", "build", newer)
     name = installation.name("far")
-    what = ("replication", "--nodes", "2", "--engine", "mariadb:10.11", "--name", name)
-    with engine(installation, "mariadb-11.4.5") as between, installation.up(*what) as view:
-        fill(view["dsn"])
-        rows = installation.sql(name, "n1", ROWS)
-        for to, series in ((between, "11.4."), ("mariadb:11.8", "11.8.")):
-            report = installation.lab(
-                "upgrade", name, "--to", to, "--timeout", SECONDS, "-o", "json", timeout=1800
-            ).json
-            assert next(step["node"] for step in report["steps"]) == "n2"
-            assert {step["state"] for step in report["steps"]} == {"upgraded"}
-            assert (report["lost"], report["changed"]) == (0, [])
-            for node in ("n1", "n2"):
-                [[version]] = installation.sql(name, node, "SELECT VERSION()")
-                assert str(version).startswith(series)
-                assert installation.sql(name, node, ROWS) == rows
+    with engine(installation, "mariadb-10.2.11") as old:
+        what = ("replication", "--nodes", "2", "--engine", old, "--name", name)
+        with installation.up(*what) as view:
+            fill(view["dsn"])
+            rows = installation.sql(name, "n1", ROWS)
+            for to, series in (("mariadb:10.11", "10.11."), ("mariadb:11.8", "11.8.")):
+                report = installation.lab(
+                    "upgrade", name, "--to", to, "--timeout", SECONDS, "-o", "json", timeout=1800
+                ).json
+                assert [step["node"] for step in report["steps"]] == ["n2", "n1"]
+                assert {step["state"] for step in report["steps"]} == {"upgraded"}
+                assert (report["lost"], report["changed"]) == (0, [])
+                for node in ("n1", "n2"):
+                    [[version]] = installation.sql(name, node, "SELECT VERSION()")
+                    assert str(version).startswith(series)
+                    assert installation.sql(name, node, ROWS) == rows
+            # Of the newer image, at last: accounts, and TLS, which 10.2 did not have.
+            assert not installation.lab("status", name, "-o", "json").json["lab"]["unencrypted"]
+    assert installation.settled() == []
+
+
+def test_a_build_without_the_program_that_upgrades(installation: Site) -> None:
+    """Refused before anything is done."""
+    ready(installation, "image", "build", "mariadb:10.11")
+    name = installation.name("bare")
+    with (
+        engine(installation, "mariadb-11.4.5") as bare,
+        installation.up("single", "--engine", "mariadb:10.11", "--name", name),
+    ):
+        done = installation.lab("upgrade", name, "--to", bare, code=2)
+        assert "has no upgrade" in done.stderr
+        assert len(installation.lab("snapshot", "ls", name, "-o", "json").json) == 1
     assert installation.settled() == []
 
 

@@ -54,7 +54,7 @@ class DomainPorts:
                 # has not run long enough for QEMU to report that it is open.
                 if "not connected" in str(error) and not deadline.passed:
                     continue
-                refused = str(error).startswith(_REFUSED)
+                refused = _REFUSED in str(error)  # some versions name the kind first
                 did = f"refused {request['execute']}" if refused else "does not answer"
                 raise NotReady(
                     f"the guest agent of {self._guest} {did}", details=[str(error)]

@@ -35,6 +35,7 @@ from lab.lifecycle.datasets.physical import Stored
 from lab.lifecycle.datasets.spool import Spool
 from lab.lifecycle.datasets.worth import Accept, anything, check_source
 from lab.lifecycle.images import image as images
+from lab.lifecycle.images.order import check_upgrades
 from lab.lifecycle.images.provenance import Provenance
 from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
@@ -155,6 +156,8 @@ def _data(ctx: Context, asked: Load, files: Sequence[Path], work: Path) -> _Data
                 source, at, engine.version, dialect, read, Stored, seconds=seconds
             )
             physical.check(backup, source, at)
+            if backup.upgrade:
+                check_upgrades(ctx.home, asked.image.recipe)
             if not files:
                 return _Data(backup, None)
         else:

@@ -92,7 +92,9 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
             said=said,
             suite=choice.suite,
             packages=(*choice.packages, *(() if has_client else common.client_packages)),
-            features=tuple(one for one, file in common.features if file in found.files),
+            features=tuple(
+                one for one, file in common.features if file in {*found.files, *found.programs}
+            ),
             links=tuple(_links(found, common, choice)),
             library_paths=found.library_paths,
             options=tuple(found.options.items()),

@@ -39,6 +39,8 @@ from lab.spec import LabSpec
 from lab.units import format_size
 
 OUT_OF_REACH = "Percona's repository is out of reach"
+_UPGRADE = "upgrade"
+"""The feature of builds that have the program by which servers upgrade their system tables."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,24 @@ def required(home: Home, plan: Blueprint, engine: str) -> str:
 
 def check_features(build: Build, plan: Blueprint) -> None:
     """Raise InvalidSpec if a build lacks what a blueprint needs."""
-    if absent := lacking(build, plan):
-        how = " with --semi-sync" if plan.options.semi_sync else ""
+    how = " with --semi-sync" if plan.options.semi_sync else ""
+    _check_has(build, lacking(build, plan), f"cannot run in {plan.name}{how}")
+
+
+def check_upgrades(home: Home, recipe: str) -> None:
+    """Raise InvalidSpec if servers of a recipe could not upgrade data of an older series."""
+    build = added.find(home.engines, recipe)
+    if build is None or not enginefile.family_of(build.family).upgrade:
+        return
+    absent = [_UPGRADE] if _UPGRADE not in build.features else []
+    _check_has(build, absent, "cannot have data of an older server")
+
+
+def _check_has(build: Build, absent: Sequence[str], otherwise: str) -> None:
+    if absent:
         raise InvalidSpec(
-            f"{build.name} ({build.family} {build.version}) cannot run in {plan.name}{how}: the"
-            f" build has no {' and no '.join(absent)}",
+            f"{build.name} ({build.family} {build.version}) {otherwise}: the build"
+            f" has no {' and no '.join(absent)}",
             hint=f"add a build that has it: {', '.join(map(_file_of(build), absent))}",
         )
 

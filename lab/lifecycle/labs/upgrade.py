@@ -24,7 +24,7 @@ from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.order import required
+from lab.lifecycle.images.order import check_upgrades, required
 from lab.lifecycle.images.ready import Image, engine_units
 from lab.lifecycle.labs import optionlog, power, statements
 from lab.lifecycle.labs.probe import Probe
@@ -151,6 +151,7 @@ def _check_recipe(ctx: Context, record: LabRecord, recipe: str) -> None:
             f"{record.name} runs {was.recipe}, which cannot become {recipe}",
             hint="carry the data over with a dump: `lab dump`, then `lab dataset create --engine`",
         )
+    check_upgrades(ctx.home, recipe)
     if series and not f"{was.engine.version}.".startswith(f"{series}."):
         _check_version(record.name, was.engine.version, series)
 

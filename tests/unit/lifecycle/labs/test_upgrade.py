@@ -25,6 +25,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.requests.labs import BranchLab, RollBack, UpgradeLab
 from lab.schedule import FORMER
+from tests.support.builds import added_build
 from tests.support.lifecycle_world import World, at, count, lab_request, raising
 
 OLDER, NEWER = "mariadb:10.11", "mariadb:11.8"
@@ -60,9 +61,6 @@ def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
     assert versions(ctx) == ["11.8.6"] * nodes
     assert count(ctx) == 1
     assert not [volume for volume in ctx.storage.volumes() if volume.name.volume == FORMER]
-    assert (
-        ctx.store.resources.unfinished() == [] if hasattr(ctx.store.resources, "unfinished") else 1
-    )
     taken = [one.name for one in snapshot.snapshots(ctx, "shop")]
     assert taken == ["origin", *(f"before-{step.node}" for step in view.steps)]
     query(ctx, "shop", None, "INSERT INTO t VALUES (2)")
@@ -75,6 +73,19 @@ def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
     assert ctx.storage.volumes() == [
         volume for volume in ctx.storage.volumes() if volume.name.owner.kind != "lab"
     ]
+
+
+def test_a_build_that_could_not_upgrade_its_tables_is_refused(ctx: Context) -> None:
+    """Protects from what was found only after the server of a node had been replaced."""
+    older(ctx, "single", 1)
+    added_build(ctx.home.engines, "bare")
+    with pytest.raises(InvalidSpec, match=r"bare .* the build has no upgrade") as refused:
+        upgrade(ctx, UpgradeLab(lab="shop", to="bare"), timeout=20)
+    assert "mariadb-upgrade" in (refused.value.hint or "")
+    assert snapshot.snapshots(ctx, "shop")[1:] == []
+    added_build(ctx.home.engines, "whole", features=("upgrade",))
+    view = upgrade(ctx, UpgradeLab(lab="shop", to="whole"), timeout=20)
+    assert [step.state for step in view.steps] == ["upgraded"]
 
 
 def test_who_takes_the_writes_is_the_last(ctx: Context) -> None:
