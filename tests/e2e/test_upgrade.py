@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from lab.errors import HostUnfit
@@ -79,4 +82,55 @@ def test_an_option_that_the_new_series_removed(both: Site) -> None:
         assert both.sql(name, "n1", "SELECT COUNT(*) FROM shop.orders") == [[2]]
         [[version]] = both.sql(name, "n1", "SELECT VERSION()")
         assert str(version).startswith("10.11.")
+    assert both.settled() == []
+
+
+WORKLOAD = """
+import os, time, pymysql
+print("begun", flush=True)
+number = 2
+while True:
+    try:
+        with pymysql.connect(
+            host=os.environ["LAB_HOST"], port=int(os.environ["LAB_PORT"]), autocommit=True,
+            user=os.environ["LAB_USER"], password=os.environ["LAB_PASSWORD"], connect_timeout=2,
+        ) as connection, connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO shop.orders VALUES ({number + 1}, 'w')")
+            number += 1
+    except pymysql.err.MySQLError:
+        time.sleep(0.2)
+"""
+STATEMENTS = """
+USE shop;
+SELECT what FROM orders WHERE id = 1;
+SELECT COUNT(*) FROM orders WHERE what = 'a';
+SELECT nothing FROM orders;
+"""
+
+
+def test_what_the_user_brings(both: Site, tmp_path: Path) -> None:
+    """A workload that runs meanwhile, statements, and a report as HTML."""
+    name, page = both.name("own"), tmp_path / "upgrade.html"
+    (tmp_path / "app.sql").write_text(STATEMENTS)
+    with both.up("single", "--engine", OLDER, "--name", name) as view:
+        fill(view["dsn"])
+        report = both.lab(
+            "upgrade", name, "--to", NEWER, "--timeout", SECONDS, "-o", "json",
+            "--statements", str(tmp_path / "app.sql"), "--report", str(page),
+            "--", sys.executable, "-c", WORKLOAD, timeout=1800,
+        ).json  # fmt: skip
+        [step] = report["steps"]
+        assert (step["state"], step["compared"], report["lost"]) == ("upgraded", 2, 0)
+        assert not [one for one in step["statements"] if "fails" in one["differs"]]
+        assert step["unanswered"]["n1"] > 1.0
+        workload = report["workload"]
+        assert (workload["by_itself"], workload["code"]) == (False, 128 + 15)
+        assert workload["output"][0] == "begun"
+        [[rows]] = both.sql(name, "n1", "SELECT COUNT(*) FROM shop.orders WHERE what = 'w'")
+        assert int(str(rows)) > 0
+        assert f"Upgrade of {name}" in page.read_text()
+        assert report["changed"] == ["shop.orders"], "the workload wrote to it"
+        used = both.lab("image", "ls", "-o", "json").json
+        older = [one for one in used if one["recipe"] == "mariadb-10.11"]
+        assert any(one["used_by"] for one in older)
     assert both.settled() == []
