@@ -403,3 +403,34 @@ def test_a_group_in_use_becomes_a_dataset(installation: Site) -> None:
             assert site.sql(clone, "n1", "SELECT COUNT(*) FROM crm.people") == [[3]]
     site.lab("dataset", "rm", name)
     assert site.settled() == []
+
+
+@pytest.mark.rare  # tests/unit/datasets/test_round_trips.py does it with servers on this host
+@pytest.mark.parametrize("engine", ["mariadb", "mysql"])
+def test_what_a_lab_dumps_becomes_a_dataset(
+    installation: Site, tmp_path: Path, engine: str
+) -> None:
+    """Out and in again: the checksums of all tables are the same."""
+    site, name = installation, f"again-{engine}-{installation.token}"
+    lab, clone, dump = site.name("out"), site.name("in"), tmp_path / "crm.sql.gz"
+    checksum = "CHECKSUM TABLE crm.people, crm.files EXTENDED"
+    with site.up("single", "--engine", engine, "--name", lab):
+        for statement in (
+            "CREATE DATABASE crm",
+            "CREATE TABLE crm.people (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(60))",
+            "INSERT INTO crm.people (name) VALUES ('Ada'), ('Gr\u00e4ce'), (NULL)",
+            "CREATE TABLE crm.files (id INT PRIMARY KEY, content BLOB, size INT AS (LENGTH(content)))",
+            "INSERT INTO crm.files (id, content) VALUES (1, 0x00FF0A275C), (2, REPEAT('x', 60000))",
+            "CREATE VIEW crm.names AS SELECT name FROM crm.people",
+        ):
+            site.sql(lab, "n1", statement)
+        before = site.sql(lab, "n1", checksum)
+        site.lab("dump", lab, "--to", str(dump))
+    create = ("dataset", "create", name, "--from", str(dump), "-o", "json")
+    assert site.lab(*create, timeout=1800).json["engine"].startswith(f"{engine} ")
+    with site.up("single", "--dataset", name, "--name", clone) as view:
+        assert view["started"] == "warm"
+        assert site.sql(clone, "n1", checksum) == before
+        assert site.sql(clone, "n1", "SELECT COUNT(*) FROM crm.names") == [[3]]
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
