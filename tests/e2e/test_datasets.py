@@ -419,7 +419,7 @@ def test_what_a_lab_dumps_becomes_a_dataset(
             "CREATE DATABASE crm",
             "CREATE TABLE crm.people (id INT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(60))",
             "INSERT INTO crm.people (name) VALUES ('Ada'), ('Gr\u00e4ce'), (NULL)",
-            "CREATE TABLE crm.files (id INT PRIMARY KEY, content BLOB, size INT AS (LENGTH(content)))",
+            "CREATE TABLE crm.files (id INT PRIMARY KEY, content BLOB, n INT AS (LENGTH(content)))",
             "INSERT INTO crm.files (id, content) VALUES (1, 0x00FF0A275C), (2, REPEAT('x', 60000))",
             "CREATE VIEW crm.names AS SELECT name FROM crm.people",
         ):
