@@ -358,9 +358,10 @@ DIALECTS: Mapping[DialectName, Dialect] = {
         binds=True,
         # Rows go from server to server in files. Events of the data are for labs. Older servers
         # had foreign keys that refer to no unique key. Without its option a server refuses partial
-        # revokes; one that has such accounts sets it itself when it starts.
+        # revokes; one that has such accounts sets it itself when it starts. Percona XtraDB Cluster
+        # refuses LOCK TABLES and tables without a key where it is strict.
         loading='[mysqld]\nsecure_file_priv = ""\nevent_scheduler = OFF\npartial_revokes = ON\n'
-        "loose_restrict_fk_on_non_standard_key = OFF\n",
+        "loose_restrict_fk_on_non_standard_key = OFF\nloose_pxc_strict_mode = DISABLED\n",
     ),
 }
 

@@ -6,7 +6,8 @@ looks for.
 
 Formats: ``oltp_common.lua`` of sysbench 1.0 (tables ``sbtest1`` to ``sbtestN``); TPC-C 5.11,
 clauses 1.3 (columns) and 4.3 (rows and values). The names of tables and columns are those of
-Percona's tpcc-mysql. Not as specified: dates are constant, so that the data is.
+Percona's tpcc-mysql. Not as specified: dates are constant, so that the data is, and the table
+history has a key, without which groups of MySQL and Percona XtraDB Cluster refuse its rows.
 
 ``sysbench prepare``, which the images have, is no substitute. sysbench 1.0.20 makes the same rows
 for each ``--rand-seed``; with two threads they are in other tables from run to run; with one it is
@@ -229,11 +230,13 @@ def _customer(warehouse: int, numbers: random.Random) -> Iterator[bytes]:
 
 
 def _history(warehouse: int, numbers: random.Random) -> Iterator[bytes]:
-    texts = _Texts(numbers)
+    texts, number = _Texts(numbers), (warehouse - 1) * DISTRICTS * CUSTOMERS
     for district in range(1, DISTRICTS + 1):
         for customer in range(1, CUSTOMERS + 1):
-            yield b"(%d,%d,%d,%d,%d,%b,10.00,'%b')" % (
+            number += 1
+            yield b"(%d,%d,%d,%d,%d,%b,10.00,'%b',%d)" % (
                 customer, district, warehouse, district, warehouse, _TIME, texts.letters(12, 24),
+                number,
             )  # fmt: skip
 
 
@@ -333,8 +336,9 @@ _TPCC: Sequence[_Table] = (
     _Table(
         "history",
         "h_c_id INT, h_c_d_id TINYINT, h_c_w_id SMALLINT, h_d_id TINYINT, h_w_id SMALLINT,"
-        " h_date DATETIME, h_amount DECIMAL(6,2), h_data VARCHAR(24)",
-        DISTRICTS * CUSTOMERS, 65, _history,
+        " h_date DATETIME, h_amount DECIMAL(6,2), h_data VARCHAR(24),"
+        " h_id INT NOT NULL AUTO_INCREMENT PRIMARY KEY",
+        DISTRICTS * CUSTOMERS, 71, _history,
     ),
     _Table(
         "orders",

@@ -77,10 +77,15 @@ def load(server: Server, sql: Iterable[bytes]) -> None:
 
 def test_generated_data(servers: tuple[Server, Server]) -> None:
     server, _ = servers
+    # As in groups and in Percona XtraDB Cluster.
+    server.ask("SET GLOBAL sql_require_primary_key = ON")
     load(server, generate(Sysbench(tables=2, rows=300)))
     load(server, generate(Tpcc(warehouses=1)))
     assert server.ask("SELECT COUNT(*) FROM sbtest.sbtest2") == [(300,)]
     assert server.ask("SELECT COUNT(*) FROM tpcc.customer") == [(30000,)]
+    assert server.ask("SELECT MIN(h_id), MAX(h_id), COUNT(*) FROM tpcc.history") == [
+        (1, 30000, 30000)
+    ]
 
 
 def test_a_dump_of_a_lab_is_loaded_again(servers: tuple[Server, Server]) -> None:
