@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 
 from lab.errors import Conflict
@@ -16,15 +15,26 @@ from lab.state.records import ImageRecord
 
 def is_over(ctx: Context, record: ImageRecord) -> bool:
     """Whether a version waited for its last lab, which is gone."""
-    return record.removing and not any(
-        record.key in found.images for found in ctx.store.labs_with_nodes()
-    )
+    return record.removing and not _labs_of(ctx, record.key)
+
+
+def _labs_of(ctx: Context, key: str) -> list[str]:
+    """The labs of a version; its templates alone do not keep it.
+
+    One whose servers were upgraded has other images, and disks that are clones of those of its
+    template, as its snapshots are.
+    """
+    templates = {found.key for found in ctx.store.templates.all() if key in found.images}
+    return [
+        found.lab.name
+        for found in ctx.store.labs_with_nodes()
+        if key in found.images or found.lab.template in templates
+    ]
 
 
 def check_unused(ctx: Context, key: str) -> None:
-    """Raise Conflict while labs use a version; its templates alone do not keep it."""
-    labs = [found.lab.name for found in ctx.store.labs_with_nodes() if key in found.images]
-    if labs:
+    """Raise Conflict while labs use a version."""
+    if labs := _labs_of(ctx, key):
         raise Conflict(
             f"{_at(ctx, key)} is used by {'the lab' if len(labs) == 1 else 'the labs'}"
             f" {', '.join(labs)}",
@@ -49,16 +59,15 @@ def discard(ctx: Context, key: str) -> None:
     isolate.remove_tree(ctx.home.build(key))  # a killed load leaves its SQL there
 
 
-def remove_over(ctx: Context, keys: Iterable[str]) -> None:
-    """Remove the versions among ``keys`` that waited for a lab which is gone now.
+def remove_over(ctx: Context) -> None:
+    """Remove the versions that waited for a lab which is gone now.
 
     One that another command works on is left to `lab gc`, or to the service.
     """
-    for key in keys:
-        record = ctx.store.images.find(key)
-        if record is not None and is_over(ctx, record):
+    for record in ctx.store.images.all():
+        if is_over(ctx, record):
             with suppress(Conflict):
-                remove(ctx, key)
+                remove(ctx, record.key)
 
 
 def _at(ctx: Context, key: str) -> str:

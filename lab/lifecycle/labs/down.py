@@ -38,14 +38,13 @@ def down(ctx: Context, name: str, *, force: bool = False, defer: bool = False) -
                 leave_to_branches(ctx, name)
             return False
         known = record is not None
-        images = ctx.store.lab_with_nodes(name).images if known else frozenset()
         with ctx.progress.step("down", f"removing the lab {name}"):
             removed = forget(ctx, owner) if known or name in names(ctx) else []
         if not known and not removed:
             others = names(ctx) if ctx.store.labs.suggests else []
             hint = did_you_mean(name, others, otherwise="`lab ls` lists the labs")
             raise NotFound(f"there is no lab {name!r}", hint=hint)
-    retire.remove_over(ctx, images)
+    retire.remove_over(ctx)
     if record is not None and record.parent:
         _down_deferred(ctx, CaptureRef.parse(record.parent).owner.name)
     return True

@@ -31,11 +31,13 @@ from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
+from lab.lifecycle.labs.upgrade import upgrade
 from lab.names import Owner
 from lab.paths import PRIVATE, make_directory
 from lab.progress import ByteProgress, Event
 from lab.requests.datasets import CreateDataset
 from lab.requests.host import CollectGarbage
+from lab.requests.labs import UpgradeLab
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
@@ -352,6 +354,22 @@ def test_a_removed_version_goes_with_its_last_lab(ctx: Context, dump: Path) -> N
     assert [view.at for view in dataset.datasets(ctx)] == ["shop@2"]
     assert all(volume.name.owner.name != made.image for volume in ctx.storage.volumes())
     assert dataset.remove(ctx, "shop", defer=True), "nothing uses it: at once"
+
+
+def test_a_lab_that_was_upgraded_has_its_version(ctx: Context, dump: Path) -> None:
+    """Protects its disks and its snapshots: they are clones of those of the version."""
+    dataset.create(ctx, CreateDataset(name="shop", source=str(dump), engine="mariadb:10.11"))
+    up(ctx, named("a", dataset="shop"))
+    upgrade(ctx, UpgradeLab(lab="a", to="mariadb:11.8"), timeout=30)
+    with pytest.raises(Conflict, match=r"shop@1 is used by the lab a"):
+        dataset.remove(ctx, "shop@1")
+    dataset.refresh(ctx, "shop", keep=1)
+    assert [view.version for view in dataset.datasets(ctx)] == [1, 2]
+    assert not dataset.remove(ctx, "shop@1", defer=True)
+    assert gc(ctx).removed == ()
+    assert gc(ctx).left == ()
+    down(ctx, "a", force=True)
+    assert [view.version for view in dataset.datasets(ctx)] == [2]
 
 
 def test_gc_removes_what_waited_for_a_lab(ctx: Context, dump: Path) -> None:
