@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.cli.terminal.upgrade_page import upgrade_page
+from lab.errors import HostUnfit
 from lab.paths import writing
 from lab.texts import printable
 from lab.units import counted
@@ -101,6 +103,10 @@ def upgrade(
     if app.after_dashes is not None:
         workload = app.command(_EXAMPLE)
         find(workload[0])
+    if report and not os.access(Path(report).absolute().parent, os.W_OK | os.X_OK):
+        raise HostUnfit(
+            f"{report} cannot be written", hint="give --report a file in a directory of yours"
+        )
     queries = read(Path(statements)) if statements else ""
     limit = flags.timeout(timeout, 0.0) if timeout else None
     ours = "--statements" if queries else "a command" if workload else ""

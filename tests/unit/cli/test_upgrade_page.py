@@ -81,4 +81,6 @@ def test_it_is_written_though_a_step_failed(
     assert main(line, lifecycle=world) == 7
     assert path.read_text() == upgrade_page(VIEW)
     assert "\x1b" not in capsys.readouterr().out
+    world.calls.clear()
     assert main([*line[:-1], str(tmp_path / "none" / "x")], lifecycle=world) == 5
+    assert world.calls == [], "an upgrade was made whose report nobody gets"
