@@ -9,13 +9,13 @@ from dataclasses import replace
 import pymysql
 import pytest
 
-from lab.blueprints import Release
+from lab.blueprints import Member, Release
 from lab.blueprints.dialects import DIALECTS, dialect_of
 from lab.errors import InvalidSpec, StatementRefused
 from lab.lifecycle.labs import statements
 from lab.lifecycle.labs.statements import Measured, compare, measure, parsed
 from lab.observe.ways import Rows
-from tests.support import mariadb_server, mysql_server
+from tests.support import mariadb_server, mysql_server, upstream_builds
 from tests.support.mariadb_server import NoServer, Server
 
 START = {"mariadb": mariadb_server.server, "mysql": mysql_server.server}
@@ -27,13 +27,24 @@ SELECT shop.note();
 WITH x AS (SELECT 1 AS a) DELETE FROM orders WHERE 1;
 SELECT nothing FROM orders;
 """
+DATA = (
+    "SET GLOBAL log_bin_trust_function_creators = 1",
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.orders (id INT AUTO_INCREMENT PRIMARY KEY, customer INT)",
+    f"INSERT INTO shop.orders (customer) VALUES {', '.join(['(7), (8)'] * 300)}",
+    (
+        "CREATE FUNCTION shop.note() RETURNS INT"
+        " BEGIN INSERT INTO shop.orders (customer) VALUES (1); RETURN 1; END"
+    ),
+)
+BUILDS = upstream_builds.builds()
 
 
 class Place:
     """A server that is asked as a node of a lab is."""
 
-    def __init__(self, server: Server, dialect: str) -> None:
-        self.server, self.limits = server, DIALECTS[dialect].limits  # type: ignore[index]
+    def __init__(self, server: Server, limits: Sequence[str]) -> None:
+        self.server, self.limits = server, limits
 
     def ask(self, wanted: Sequence[str], seconds: float) -> list[Rows]:
         assert seconds > statements.EACH
@@ -59,15 +70,8 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             found = stack.enter_context(START[request.param]())
         except NoServer as reason:
             pytest.skip(str(reason))
-        found.ask(
-            "SET GLOBAL log_bin_trust_function_creators = 1",
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.orders (id INT AUTO_INCREMENT PRIMARY KEY, customer INT)",
-            f"INSERT INTO shop.orders (customer) VALUES {', '.join(['(7), (8)'] * 300)}",
-            "CREATE FUNCTION shop.note() RETURNS INT"
-            " BEGIN INSERT INTO shop.orders (customer) VALUES (1); RETURN 1; END",
-        )
-        yield Place(found, request.param)
+        found.ask(*DATA)
+        yield Place(found, DIALECTS[request.param].limits)
 
 
 def test_what_a_server_does_with_them(place: Place) -> None:
@@ -83,6 +87,26 @@ def test_what_a_server_does_with_them(place: Place) -> None:
     assert deletes.error
     assert "Unknown column 'nothing'" in wrong.error
     assert place.server.ask("SELECT COUNT(*) FROM shop.orders") == [(600,)]
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("build", BUILDS)
+def test_servers_of_other_series(build: str) -> None:
+    """Protects comparisons across series: all that is said to one is understood by the others."""
+    engine, here = BUILDS[build], Member("n1", 1, "127.0.0.1", "source")
+    options = "[mysqld]\ndatadir = /var/lib/mysql\nskip-networking\n"
+    try:
+        with upstream_builds.starter(engine)(here, options) as server:
+            server.ask(*DATA)
+            place = Place(server, dialect_of(engine).limits)
+            scan, _, writes, deletes, _ = place.measure(FILE)
+            rows = server.ask("SELECT COUNT(*) FROM shop.orders")
+    except NoServer as reason:
+        pytest.skip(str(reason))
+    assert scan.plan == ("SIMPLE, orders, ALL, Using where",)
+    assert 600 <= scan.read <= 605
+    assert "READ ONLY transaction" in writes.error
+    assert (bool(deletes.error), rows) == (True, [(600,)])
 
 
 def test_a_statement_that_takes_too_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
