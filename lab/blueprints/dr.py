@@ -112,7 +112,7 @@ class Remote(galera.Galera):
     """
 
     transient: str = f"{galera.Galera.transient}|running (slave|replica)"
-    takes: frozenset[str] = server.COMMON | {"replicas"}
+    takes: frozenset[str] = server.COMMON | {"node", "replicas"}
     any_source: bool = True
     transfers: bool = False  # the cluster sends its state to members, not to replicas
     flush: tuple[str, ...] = (

@@ -52,8 +52,9 @@ def create(
             metavar="SOURCE",
             show_default=False,
             help="A dump (.sql, .sql.gz, .zip, a directory), a backup of mariadb-backup (a"
-            " directory, .xb), the data directory of a stopped server (also .tar),"
-            " mysql://user@host/database, - for standard input, lab:NAME, or generate:sysbench.",
+            " directory, .xb), or of XtraBackup that is prepared, the data directory of a stopped"
+            " server (also .tar), mysql://user@host/database, - for standard input, lab:NAME, or"
+            " generate:sysbench.",
         ),
     ],
     blueprint: Annotated[

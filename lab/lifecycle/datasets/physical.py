@@ -23,9 +23,10 @@ Physical = BackupDirectory | BackupStream | DataDirectory | DataArchive
 
 _OPTION = re.compile(r"(?:innodb_[a-z_]{1,50}=[\w.:;-]{1,4000}|lower_case_table_names=[012])")
 _NOTES = re.compile(
-    r"\[Note\]|\[\d+\] \d{4}-\d\d-\d\d [\d:]+ (?!.*\b(?:error|fail))", re.IGNORECASE
+    r"\[(?:Note|System|Warning)\]|\[\d+\] \d{4}-\d\d-\d\d [\d:]+ (?!.*\b(?:error|fail))",
+    re.IGNORECASE,
 )
-"""Lines of mariadb-backup and the server that are no reason of a failure."""
+"""Lines of mariadb-backup and of servers that are no reason of a failure."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def load(server: Server, disk: str, stored: Stored) -> None:
         server.unpack(disk, stored.size, ByteProgress(ctx.progress, "load", stored.size))
     with (
         ctx.progress.step("prepare", "preparing the backup"),
-        _named(stored, "mariadb-backup could not prepare it"),
+        _named(stored, "it could not be prepared"),
     ):
         server.prepare(found.options, prepared=found.prepared)
     doing = "starting the server on it, and upgrading its system tables"

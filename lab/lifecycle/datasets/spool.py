@@ -268,8 +268,9 @@ def _sql(data: Iterator[bytes]) -> Iterator[bytes]:
     first = next(data, b"")
     if first.startswith(MAGIC):
         raise InvalidSpec(
-            "standard input is a stream of mbstream, which is read from a file only",
-            hint="write it to a file: mariadb-backup --backup --stream=mbstream >shop.xb",
+            "standard input is a stream of mbstream or xbstream, which is read from a file only",
+            hint="write it to a file: mariadb-backup --backup --stream=mbstream >shop.xb; one of"
+            " XtraBackup is unpacked and prepared first (xbstream -x, xtrabackup --prepare)",
         )
     yield from sql(chain([first], data), "standard input")
 

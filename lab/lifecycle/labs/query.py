@@ -152,7 +152,7 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
     if found is None:
         raise NoProgram(
             "no mariadb or mysql client is installed",
-            hint="install mariadb-client, or give the statement with -e",
+            hint="install mariadb-client or mysql-client, or give the statement with -e",
         )
     content = (
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"

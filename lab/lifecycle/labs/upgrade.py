@@ -110,12 +110,6 @@ def _check(ctx: Context, record: LabRecord) -> None:
             hint="labs of a host that captures RAM can be",
         )
     nodes = nodes_of(ctx, record.name)
-    if "node" not in record.plan.takes and sum(node.has_server for node in nodes) > 1:
-        raise InvalidSpec(
-            f"the nodes of a {record.blueprint} cannot have servers of two series, as they would"
-            " between two steps",
-            hint="labs of pxc, galera, replication, group and single can be upgraded",
-        )
     absent = {node.name for node in nodes}
     absent -= {node.name for node in running_nodes(ctx, record.name)}
     if absent:

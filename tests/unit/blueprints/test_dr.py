@@ -24,7 +24,7 @@ from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, attempts
 from tests import ROOT
-from tests.support import galera_server
+from tests.support import galera_server, upstream_builds
 from tests.support.mariadb_server import NoServer, Server
 from tests.unit.blueprints.test_replication import ENGINE, RealCluster
 from tests.unit.guest.test_identity_in_guest import program
@@ -197,9 +197,16 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def last() -> Engine:
+    """The engine of n5."""
+    return ENGINE
+
+
+@pytest.fixture
+def site(last: Engine) -> Iterator[Site]:
     members = [replace(one, address=f"127.0.24.{one.index}") for one in MEMBERS]
-    files = {one.name: DR.files(one, members, ENGINE, 768 * MIB, EngineProfile())
+    engines = {one.name: ENGINE for one in members} | {"n5": last}
+    files = {one.name: DR.files(one, members, engines[one.name], 768 * MIB, EngineProfile())
              for one in members}  # fmt: skip
     stacks = {one.name: ExitStack() for one in members}
     try:
@@ -213,13 +220,18 @@ def site() -> Iterator[Site]:
             (top / "sources").write_bytes(files["n4"][SOURCES].content)
 
             def start(one: Member) -> Server:
+                if engines[one.name] != ENGINE:
+                    text = files[one.name][last.config_path].content.decode()
+                    found = stacks[one.name].enter_context(upstream_builds.starter(last)(one, text))
+                    found.ask("SET SESSION sql_log_bin = 0", "CREATE USER lab@'%' ACCOUNT LOCK")
+                    return found
                 made = galera_server.node(top, one.name, one.address, ENGINE, files[one.name])
                 return stacks[one.name].enter_context(made)
 
             with ThreadPoolExecutor() as pool:  # members wait for each other
                 servers = dict(zip(stacks, pool.map(start, members), strict=True))
             cluster = RealCluster(servers, members, ENGINE, DR)
-            DR.form(cluster, dict.fromkeys(stacks, ENGINE), Deadline.after(60))
+            DR.form(cluster, engines, Deadline.after(60))
             cluster.until_ready()
             yield Site(cluster, stacks, top)
     except NoServer as error:
@@ -269,6 +281,24 @@ def test_real_servers(site: Site) -> None:
             break
     answer = rest.ask(site.cluster.members[2], {})
     assert (answer["wsrep_ready"], bool(answer["position"])) == ("OFF", True)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("last", [upstream_builds.builds()["mariadb-11.4.5"]])
+def test_a_replica_of_another_series(site: Site, last: Engine) -> None:
+    """Protects `--node` of a remote site: each node is spoken to as its own version understands."""
+    site.ask("n1", "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    site.ask("n2", "INSERT INTO shop.t VALUES (1)")
+    site.cluster.until_ready()
+    for one in site.cluster.members:
+        engine = last if one.name == "n5" else ENGINE
+        statements = DR.personalise_statements(one, site.cluster.members, engine, "lab", "new")
+        stdin = "\n".join(statements).encode()
+        site.cluster.run(one, ["/usr/lib/lab/sql"], stdin=stdin, timeout=9)
+    site.ask("n3", "INSERT INTO shop.t VALUES (2)")
+    site.cluster.until_ready()
+    assert site.ask("n5", "SELECT COUNT(*), VERSION() LIKE '11.4.5%' FROM shop.t") == [(2, 1)]
+    assert site.ask("n4", "SELECT VERSION() LIKE '11.4.5%'") == [(0,)]
 
 
 def test_members_that_do_not_join_in_time() -> None:

@@ -48,10 +48,14 @@ def versions(ctx: Context, name: str = "shop") -> list[str]:
     return [node.engine_version for node in inspect.lab(ctx, name).nodes if node.engine_version]
 
 
-@pytest.mark.parametrize(("blueprint", "nodes"), [("single", 1), ("galera", 3), ("replication", 3)])
+@pytest.mark.parametrize(
+    ("blueprint", "nodes"),
+    [("single", 1), ("galera", 3), ("replication", 3), ("galera-dr", 4)],
+)
 def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
     """Protects what an upgrade is for: the data are there on newer servers, and can go back."""
-    older(ctx, blueprint, nodes)
+    older(ctx, blueprint, 2 if blueprint == "galera-dr" else nodes,
+          **({"replicas": 2} if blueprint == "galera-dr" else {}))  # fmt: skip
     view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     assert [step.state for step in view.steps] == ["upgraded"] * nodes
     assert {(step.before, step.after) for step in view.steps} == {("10.11.6", "11.8.6")}
@@ -226,13 +230,6 @@ def test_what_is_refused(ctx: Context) -> None:
     power.stop(ctx, "shop", node="n2")
     with pytest.raises(NotReady, match="n2 of shop does not run"):
         upgrade(ctx, UpgradeLab(lab="shop", to="mariadb:11.8"), timeout=20)
-
-
-def test_a_topology_that_has_one_series_is_refused(ctx: Context) -> None:
-    """Protects a remote site from a record that its blueprint does not take."""
-    up(ctx, lab_request("galera-dr", "shop", nodes=2, engine=OLDER))
-    with pytest.raises(InvalidSpec, match="nodes of a galera-dr cannot have servers of two series"):
-        upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
 
 
 def test_a_database_of_the_users_is_not_removed(ctx: Context) -> None:

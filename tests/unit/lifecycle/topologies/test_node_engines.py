@@ -95,6 +95,26 @@ def test_every_verb(tmp_path: Path, blueprint: str, cold: bool) -> None:
             down(ctx, name)
 
 
+def test_a_remote_site_of_another_series(tmp_path: Path) -> None:
+    """A replica may be newer than its cluster, and follows it, cold and warm."""
+    asked = lab_request(
+        "galera-dr", "two", nodes=2, replicas=2, engine=OLDER,
+        node=("n3=mariadb:11.8", "n4=mariadb:11.8"),
+    )  # fmt: skip
+    with World(tmp_path).open() as ctx:
+        for cold in (True, False):
+            made = up(ctx, structs.replace(asked, cold=cold))
+            assert (made.state, made.started) == ("ready", "cold" if cold else "warm")
+            assert versions(ctx) == ["10.11.6", "10.11.6", "11.8.6", "11.8.6"]
+            query(ctx, "two", None, "CREATE TABLE t (a INT)")
+            power.stop(ctx, "two")
+            assert start(ctx, "two", timeout=10).state == "ready"
+            (other,) = branch(ctx, BranchLab(lab="two", name="other"), timeout=10)
+            assert [node.engine_version for node in other.nodes] == versions(ctx)
+            for name in ("other", "two"):
+                down(ctx, name)
+
+
 def test_a_template_is_that_of_its_images(tmp_path: Path) -> None:
     """Protects clones: another series is another template, and the same one by another name not."""
     with World(tmp_path).open() as ctx:
