@@ -69,7 +69,7 @@ class UpgradeStep:
     seconds: Public[float]
     outage: Public[float]
     """The longest time for which no server of the lab took a write, in seconds."""
-    unanswered: Annotated[Mapping[str, float], public({"n1": 41.5, "proxy rw": 0.9})] = field(
+    unanswered: Annotated[Mapping[str, float], public({"n1": 41.5, "n4 rw": 0.9})] = field(
         default_factory=dict
     )
     """The longest time for which each endpoint gave no answer, in seconds: servers by their names,

@@ -103,8 +103,8 @@ def _statement(body: Element, one: StatementView) -> None:
 
 def _workload(body: Element, one: WorkloadView) -> None:
     _text(body, "h2", "Workload")
-    how = "by itself" if one.by_itself else "at the end of the upgrade"
-    text = f"It ended {how}, after {one.seconds:.1f} s, with exit code {one.code}."
+    how = "ended by itself after" if one.by_itself else "ran to the end,"
+    text = f"It {how} {one.seconds:.1f} s; exit code {one.code}."
     _text(body, "p", text, "bad" if one.by_itself and one.code else "")
     if one.output:
         _lines(body, one.output)

@@ -167,9 +167,9 @@ def _text(view: UpgradeView) -> str:
         for one in step.statements:
             lines += [f"{step.node}: {line}" for line in _statement(one)]
     if view.workload is not None:
-        how = "by itself" if view.workload.by_itself else "at the end"
+        how = "ended by itself after" if view.workload.by_itself else "ran to the end,"
         took, code = view.workload.seconds, view.workload.code
-        lines.append(f"workload: ended {how}, after {took:.1f} s, exit code {code}")
+        lines.append(f"workload: {how} {took:.1f} s, exit code {code}")
         lines += [f"workload: {one}" for one in view.workload.output]
     if view.changed:
         lines.append(f"changed: {', '.join(view.changed)}")
