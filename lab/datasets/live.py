@@ -113,6 +113,8 @@ _PAIR = 2
 _AS_HEX = "/*!80017 SET print_identified_with_as_hex = ON */;"
 _UNTOLD = frozenset({1044, 1064, 1142, 1143, 1227})
 """Errors of a server that does not say what accounts it has; 1064: it is older than 5.7."""
+_WITHOUT_TLS = 2061
+"""The error of a client whose plugin does not send a password in clear text."""
 _LOGIN_FILE = "MYSQL_TEST_LOGIN_FILE"
 """The variable with the path of a file whose address and password would precede ours."""
 _DEFAULT_ROLES = re.compile(
@@ -409,6 +411,11 @@ class Live:
             hint += " group of a --defaults-file"
             return HostUnfit(f"{self.source} cannot be reached", hint=hint, details=lines)
         hint = PASSWORD_HINT if 1045 in found else "check the account's privileges"
+        if _WITHOUT_TLS in found:
+            hint = "turn TLS on, or set `get-server-public-key` in the [client] group of a"
+            hint += (
+                " --defaults-file: anybody between this host and the server could read the password"
+            )
         return InvalidSpec(f"{self.source}: the dump failed", hint=hint, details=lines)
 
 

@@ -519,6 +519,14 @@ SIGNS: dict[str, _Sign] = {
         "dump without accounts; create them in a file of --sql",
         commented=True,
     ),
+    "native passwords": _Sign(
+        _code(rb"\A(?:CREATE|ALTER)\s+USER\b[^;]*\bIDENTIFIED\s+WITH\s+'?mysql_native_password\b"),
+        _ANY, _ANY,
+        "accounts with mysql_native_password",
+        "dump without accounts; create them in a file of --sql",
+        refusal="which {named} does not have",
+        commented=True, gaps={"mysql": ((8, 4), (1000,))},
+    ),
     "plugins of MariaDB": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s+(?:OR\s+REPLACE\s+)?USER\b[^;]*\bIDENTIFIED\s+VIA\b"),
         _ANY, None,

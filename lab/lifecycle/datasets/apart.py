@@ -85,9 +85,9 @@ class _Request:
     files: tuple[str, ...]
     path: str
     name: str
+    dialect: DialectName
     selection: Selection = field(default_factory=Selection)
     limit: int = STATEMENT_LIMIT
-    dialect: DialectName = "mariadb"
     version: str = ""
     """Of the server that is to have it, like ``dialect``."""
     memory: int = MEMORY
@@ -117,7 +117,7 @@ def spool(
     selection: Selection,
     *,
     limit: int = STATEMENT_LIMIT,
-    dialect: DialectName = "mariadb",
+    dialect: DialectName,
     version: str = "",
     seconds: int = SECONDS,
 ) -> Spool:
@@ -135,9 +135,9 @@ def spool(
         names,
         str(path),
         database,
+        dialect,
         selection,
         limit,
-        dialect,
         version,
         memory=memory,
         seconds=seconds,
@@ -171,7 +171,7 @@ def backup(
         (),
         str(path),
         "",
-        dialect=dialect,
+        dialect,
         version=version,
         seconds=seconds,
     )

@@ -118,7 +118,7 @@ def write(
     selection: Selection = _ALL,
     *,
     limit: int = STATEMENT_LIMIT,
-    dialect: DialectName = "mariadb",
+    dialect: DialectName,
     version: str = "",
 ) -> Spool:
     """Write the SQL of ``source``, if there is one, then of ``files``, to the new file ``path``.

@@ -23,6 +23,7 @@ from tests.unit.datasets.test_loaded_by_mysql import load
 from tests.unit.datasets.test_shell import CREATE, of_shell
 
 SECONDS = 120.0
+NATIVE = "*94BDCEBE19083CE2A1F959FD02F964C7AF4CFC29"
 OF_MYSQL = (
     "CREATE DATABASE shop",
     (
@@ -203,6 +204,7 @@ def test_what_is_refused_is_refused_by_the_server(mysql: Server, mariadb: Server
         (mysql, "CREATE TABLE t (\n  `a` text,\n  UNIQUE KEY `a` (`a`) USING HASH)"),
         (mysql, "CREATE TABLE t (`a` date, `b` date, PERIOD FOR `p` (`a`, `b`))"),
         (mysql, "CREATE TABLE t (a char(1) COLLATE uca1400_ai_ci)"),
+        (mysql, f"CREATE USER x IDENTIFIED WITH 'mysql_native_password' AS '{NATIVE}'"),
     ):
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "a.sql"
@@ -214,6 +216,7 @@ def test_what_is_refused_is_refused_by_the_server(mysql: Server, mariadb: Server
         assert reason.hint
         with pytest.raises(Exception, match=r"\(\d{4}"):
             server.ask("CREATE DATABASE IF NOT EXISTS shop", "USE shop", statement)
+    mariadb.ask(f"CREATE USER x IDENTIFIED WITH 'mysql_native_password' AS '{NATIVE}'")
 
 
 def test_in_all_forms(tmp_path: Path) -> None:

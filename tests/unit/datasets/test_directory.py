@@ -146,7 +146,7 @@ def _argv(name: str, package: str) -> list[str]:
 
 
 def written(top: Path, to: Path) -> Spool:
-    return spools.write(parse(str(top)), [], to, "shop", lambda _: None)
+    return spools.write(parse(str(top)), [], to, "shop", lambda _: None, dialect="mariadb")
 
 
 def loaded(db: Server, spool: Spool) -> None:

@@ -121,7 +121,9 @@ def test_a_name_says_little(packer: str, name: str, tmp_path: Path) -> None:
     source = parse(str(path))
     assert isinstance(source, DumpFile)
     assert bool(source.packing) is (packer != "plain"), "so its size is known, or is not"
-    spool = spools.write(source, [path], tmp_path / "spool", "desk", lambda _: None)
+    spool = spools.write(
+        source, [path], tmp_path / "spool", "desk", lambda _: None, dialect="mariadb"
+    )
     assert spool.path.read_text().count(SQL) == 2, "also of further files"
     assert spool.found.tables == 1
 
@@ -131,7 +133,9 @@ def test_a_cut_dump_with_a_mark_is_truncated(tmp_path: Path) -> None:
     text = "-- MySQL dump 10.13  Distrib 8.0.36, for Linux (x86_64)\n" + SQL
     path.write_text(text, encoding="utf-8-sig")
     with pytest.raises(InvalidSpec, match="is truncated"):
-        spools.write(parse(str(path)), [], tmp_path / "spool", "desk", lambda _: None)
+        spools.write(
+            parse(str(path)), [], tmp_path / "spool", "desk", lambda _: None, dialect="mariadb"
+        )
 
 
 def test_a_stream_of_a_backup_is_one_whatever_its_name(tmp_path: Path) -> None:

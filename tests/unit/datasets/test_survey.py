@@ -223,6 +223,7 @@ def of(dialect: str, version: str, *signs: str) -> Found:
         (of("mysql", "8.0.36", "encryption"), "mysql", "9.7.4", True),
         (of("mysql", "8.0.36", "expression index"), "mariadb", "11.8.2", True),
         (of("mysql", "9.7.4", "vectors"), "mariadb", "10.11.6", True),
+        (of("mysql", "8.0.36", "native passwords"), "mysql", "8.4.0", True),
         (of("mysql", "8.0.36", "checks"), "mariadb", "11.8.2", False),
         (of("mariadb", "11.8.2", "uca1400"), "mariadb", "10.6.1", False),
         (of("mariadb", "11.8.2", "uca1400"), "percona-xtradb-cluster", "8.4.0", False),
@@ -249,6 +250,7 @@ def test_what_does_not_suit(found: Found, engine: str, version: str, fatal: bool
     ("found", "engine", "version"),
     [
         (of("mysql", "8.0.36", "utf8mb4_0900"), "mysql", "8.4.0"),
+        (of("mysql", "5.7.36", "native passwords"), "mysql", "8.0.40"),
         (of("mysql", "8.0.36-28", "utf8mb4_0900", "JSON"), "percona-xtradb-cluster", "8.0.36"),
         (of("mysql", "8.0.36"), "mysql", "8.4.0"),
         (of("mariadb", "10.11.16-MariaDB"), "mariadb", "10.11.6"),
@@ -284,6 +286,7 @@ def test_what_suits(found: Found, engine: str, version: str) -> None:
             b"CREATE USER `a`@`%` IDENTIFIED WITH 'caching_sha2_password'",
             "plugins of MySQL",
         ),
+        (b"CREATE USER a IDENTIFIED WITH 'mysql_native_password' AS '*'", "native passwords"),
         (b"CREATE USER a IDENTIFIED VIA mysql_native_password USING '*'", "plugins of MariaDB"),
     ],
 )

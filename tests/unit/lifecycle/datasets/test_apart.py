@@ -28,7 +28,7 @@ SQL = "CREATE TABLE t (id INT);\nINSERT INTO t VALUES (1);\n"
 def spool(path: Path, work: Path, seconds: int = 60) -> spools.Spool:
     return apart.spool(
         parse(str(path)), [path], work / "spool", "shop", lambda _: None, Selection(),
-        seconds=seconds,
+        seconds=seconds, dialect="mariadb",
     )  # fmt: skip
 
 
@@ -37,7 +37,9 @@ def test_it_reads_what_the_function_reads(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(SQL.encode()))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    here = spools.write(parse(str(path)), [path], tmp_path / "a/spool", "shop", lambda _: None)
+    here = spools.write(
+        parse(str(path)), [path], tmp_path / "a/spool", "shop", lambda _: None, dialect="mariadb"
+    )
     there = spool(path, tmp_path / "b")
     assert (there.size, there.parts, there.found) == (here.size, here.parts, here.found)
     assert there.path.read_bytes() == here.path.read_bytes()
@@ -62,7 +64,9 @@ def test_it_says_how_far_it_is_and_can_be_ended(tmp_path: Path) -> None:
             raise LimitReached("enough")
 
     with pytest.raises(LimitReached):
-        apart.spool(parse(str(path)), [], tmp_path / "spool", "shop", enough, Selection())
+        apart.spool(
+            parse(str(path)), [], tmp_path / "spool", "shop", enough, Selection(), dialect="mariadb"
+        )
     assert not (tmp_path / "request").exists()
 
 
@@ -77,7 +81,15 @@ def test_it_is_ended_with_what_it_waits_for(tmp_path: Path) -> None:
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        apart.spool(parse(str(path)), [], tmp_path / "spool", "shop", interrupted, Selection())
+        apart.spool(
+            parse(str(path)),
+            [],
+            tmp_path / "spool",
+            "shop",
+            interrupted,
+            Selection(),
+            dialect="mariadb",
+        )
     assert time.monotonic() - began < 30
     assert seen == [0], "nothing was read, and still it could be ended"
 
@@ -88,7 +100,8 @@ from pathlib import Path
 from lab.datasets.live import Selection
 from lab.datasets.source import parse
 from lab.lifecycle.datasets import apart
-apart.spool(parse(sys.argv[1]), [], Path(sys.argv[2]), "shop", lambda _: None, Selection())
+apart.spool(parse(sys.argv[1]), [], Path(sys.argv[2]), "shop", lambda _: None, Selection(),
+            dialect="mariadb")
 """
 
 

@@ -78,7 +78,9 @@ def dsn(port: int, rest: str = "", user: str = "reader") -> str:
 
 
 def of(text: str, work: Path, selection: Selection = ALL) -> spools.Spool:
-    return spools.write(parse(text), [], work / "spool", "shop", lambda _: None, selection)
+    return spools.write(
+        parse(text), [], work / "spool", "shop", lambda _: None, selection, dialect="mariadb"
+    )
 
 
 def lines(spool: spools.Spool) -> str:
@@ -118,7 +120,7 @@ def test_the_password_is_in_no_command_and_in_no_file_that_stays(
                 continue
         assert {path.name for path in tmp_path.iterdir()} <= {"spool"}
 
-    spools.write(parse(dsn(port)), [], tmp_path / "spool", "shop", look)
+    spools.write(parse(dsn(port)), [], tmp_path / "spool", "shop", look, dialect="mariadb")
     assert any("--single-transaction" in one for one in seen)
     assert not [one for one in seen if "hun" in one and "ter'2" in one]
     assert [path.name for path in tmp_path.iterdir()] == ["spool"]

@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,26 +47,32 @@ ALL = Selection()
 HISTOGRAMS = "SELECT column_name FROM information_schema.column_statistics"
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[tuple[Server, int]]:
+@contextmanager
+def listening(*options: str) -> Iterator[tuple[Server, int]]:
+    """A server at a port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}",
-               "--auto-generate-certs=ON"]  # fmt: skip
+    network = ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}"]
     try:
-        with mysql_server.server(options) as db:
-            secret = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-            db.ask(*SCHEMA, *ACCOUNTS)
-            for name in ("reader", "poor"):
-                db.ask(f"CREATE USER {name}@'127.0.0.1' IDENTIFIED BY \"{secret}\"")
-            db.ask("GRANT ALL ON *.* TO reader@'127.0.0.1'")
-            for what in ("SELECT", "SHOW VIEW", "TRIGGER", "EVENT", "SHOW_ROUTINE"):
-                where = "*.*" if "_" in what else "shop.*"
-                db.ask(f"GRANT {what} ON {where} TO poor@'127.0.0.1'")
+        with mysql_server.server([*network, *options]) as db:
             yield db, port
     except NoServer as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[tuple[Server, int]]:
+    with listening("--auto-generate-certs=ON") as (db, port):
+        secret = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+        db.ask(*SCHEMA, *ACCOUNTS)
+        for name in ("reader", "poor"):
+            db.ask(f"CREATE USER {name}@'127.0.0.1' IDENTIFIED BY \"{secret}\"")
+        db.ask("GRANT ALL ON *.* TO reader@'127.0.0.1'")
+        for what in ("SELECT", "SHOW VIEW", "TRIGGER", "EVENT", "SHOW_ROUTINE"):
+            where = "*.*" if "_" in what else "shop.*"
+            db.ask(f"GRANT {what} ON {where} TO poor@'127.0.0.1'")
+        yield db, port
 
 
 @pytest.fixture
@@ -150,6 +157,16 @@ def test_the_servers_words_are_shown(
     with pytest.raises(InvalidSpec, match="the dump failed") as failure:
         of(live[1], tmp_path)
     assert any("Access denied" in line for line in failure.value.details)
+
+
+@pytest.mark.usefixtures("clients")
+def test_a_server_without_tls(tmp_path: Path) -> None:
+    """Its plugin sends no password in clear text, which its words do not explain."""
+    with listening() as (db, port):
+        db.ask("CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'x'")
+        with pytest.raises(InvalidSpec, match="the dump failed") as failure:
+            of(port, tmp_path)
+    assert "get-server-public-key" in failure.value.hint
 
 
 @pytest.mark.parametrize("theirs", ["", "mysqldump", "mysql"])

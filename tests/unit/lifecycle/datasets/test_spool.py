@@ -21,7 +21,9 @@ def written(tmp_path: Path, *texts: str) -> Spool:
     files = [tmp_path / f"{number}.sql" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    return spools.write(DumpFile(files[0]), files[1:], tmp_path / "spool", "shop", lambda _: None)
+    return spools.write(
+        DumpFile(files[0]), files[1:], tmp_path / "spool", "shop", lambda _: None, dialect="mariadb"
+    )
 
 
 def content(spool: Spool, size: int = 7) -> Iterator[bytes]:
@@ -134,7 +136,9 @@ def test_a_password_in_a_refused_statement_is_not_repeated(tmp_path: Path) -> No
 
 def test_sources_that_cannot_be_loaded_yet(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="cannot be loaded from this source yet"):
-        spools.write(parse("lab:shop"), [], tmp_path / "spool", "shop", lambda _: None)
+        spools.write(
+            parse("lab:shop"), [], tmp_path / "spool", "shop", lambda _: None, dialect="mariadb"
+        )
 
 
 def test_progress_of_bytes() -> None:
