@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,10 +22,11 @@ ROWS = "SELECT id, CAST(what AS CHAR), HEX(raw) FROM shop.orders ORDER BY id"
 
 
 @contextmanager
-def engine(site: Site, build: str) -> Iterator[str]:
-    """The name of an engine that is added for the block."""
+def engine(site: Site, build: str, change: Callable[[Path], Path] | None = None) -> Iterator[str]:
+    """The name of an engine that is added for the block; ``change``: of its directory."""
     try:
         directory = unpacked(builds()[build])
+        directory = change(directory) if change else directory
     except NoServer as error:
         pytest.skip(str(error))
     name = build.replace(".", "-")
@@ -98,11 +100,24 @@ def test_a_build_without_the_program_that_upgrades(installation: Site) -> None:
 
 
 def test_a_dump_of_an_old_server_on_the_newest(installation: Site, tmp_path: Path) -> None:
-    """MySQL 5.6 by its own mysqldump, as a dataset of MySQL 9.7; and a group that has it."""
+    """MySQL 5.6 as a dataset of MySQL 9.7, and a group that has it.
+
+    Its build has no dump program: it gets one of that time, MariaDB's of 10.2, which has the same
+    form. Newer ones of either family cannot dump it.
+    """
+
+    def with_program(directory: Path) -> Path:
+        whole = tmp_path / "whole"
+        shutil.copytree(directory, whole, symlinks=True)
+        [program] = unpacked(builds()["mariadb-10.2.11"]).rglob("mysqldump")
+        [server] = whole.rglob("mysqld")
+        shutil.copy(program, server.parent)
+        return whole
+
     ready(installation, "image", "build", "mysql:9.7")
     name, dump = installation.name("old"), tmp_path / "shop.sql.gz"
     with (
-        engine(installation, "mysql-5.6.24") as old,
+        engine(installation, "mysql-5.6.24", with_program) as old,
         installation.up("single", "--engine", old, "--name", name) as view,
     ):
         fill(view["dsn"])

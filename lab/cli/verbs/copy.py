@@ -46,6 +46,7 @@ exec cat "$1"
 
 _DUMP = """\
 set -eu
+PATH=$PATH:/usr/sbin
 socket=--socket=/run/mysqld/mysqld.sock
 if [ $# = 0 ]; then
     exec 3<<END
@@ -57,6 +58,10 @@ END
     [ $# -gt 0 ] || { echo "the server has no database of users" >&2; exit 1; }
 fi
 if command -v mariadb-dump >/dev/null; then
+    if ! command -v mariadbd >/dev/null; then # the guest has MariaDB's client only
+        echo "the build of this server has no mysqldump; add one that has it" >&2
+        exit 1
+    fi
     # It wants TLS at the socket, too, also of a server that has none.
     dump=mariadb-dump own=--skip-ssl
 else

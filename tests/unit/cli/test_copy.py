@@ -156,10 +156,11 @@ if sys.argv[-1] == "broken":
 @pytest.fixture
 def program(world: FakeLifecycle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLifecycle:
     """A lab whose server's dump program prints its arguments."""
-    path = tmp_path / "bin/mariadb-dump"
-    path.parent.mkdir()
-    path.write_text(DUMP.format(python=sys.executable))
-    path.chmod(0o755)
+    for name in ("mariadb-dump", "mariadbd"):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(DUMP.format(python=sys.executable))
+        path.chmod(0o755)
     # The commands of the server are run with the environment of this process.
     monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
     return world
@@ -205,3 +206,12 @@ def test_a_dump_replaces_files_only(program: FakeLifecycle, tmp_path: Path) -> N
     assert there.read_bytes().startswith(b"-- dump of")
     assert {path.name for path in tmp_path.iterdir()} >= {"pipe", "there.sql", "link.sql"}
     assert not list(tmp_path.glob(".*.part-*"))
+
+
+def test_a_server_without_its_own_program_is_not_dumped_by_another(
+    program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Protects dumps of builds of MySQL that have no client, and get MariaDB's."""
+    (tmp_path / "bin/mariadbd").unlink()
+    assert main(["dump", "shop", "-D", "crm"], lifecycle=program) == 6
+    assert "the build of this server has no mysqldump" in capfd.readouterr().err
