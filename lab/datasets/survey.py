@@ -519,6 +519,15 @@ SIGNS: dict[str, _Sign] = {
         "dump without accounts; create them in a file of --sql",
         commented=True,
     ),
+    # As the dump programs write them, in backticks: --users of mysqldump since 9, --system=users.
+    "accounts of images": _Sign(
+        _code(rb"\A(?:CREATE\s+USER|GRANT)\s(?s:.{0,60000})`(?:root`@`localhost"
+              rb"|mysql(?:\.[a-z]{1,20})?`@`localhost|mariadb\.sys`@`localhost|lab`@`[^`]{1,255})`"),
+        None, None,
+        "accounts that images have (root@localhost, lab, and the server's own)",
+        "others are loaded",
+        "they stay as they are: these statements are left out", left_out=True, commented=True,
+    ),
     "native passwords": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s+USER\b[^;]*\bIDENTIFIED\s+WITH\s+'?mysql_native_password\b"),
         _ANY, _ANY,

@@ -168,8 +168,8 @@ def write(
         if source is not None:
             with closing(_pieces(source, selection, path.parent, dialect, version)) as pieces:
                 found = _joined(surveyed(piece) for piece in pieces)
-        for file in files:
-            surveyed(Piece(str(file), content(file, sql)))
+        further = (surveyed(Piece(str(file), content(file, sql))) for file in files)
+        found = replace(found, signs=_together([found, *further]))
         out.flush()
         with writing(path):
             placed = changes.made(path, done, parts)
@@ -290,11 +290,16 @@ def _joined(parts: Iterable[Found]) -> Found:
             tables=known.tables + part.tables,
             statements=known.statements + part.statements,
             size=known.size + part.size,
-            signs=dict(Counter(known.signs) + Counter(part.signs)),
+            signs=_together([known, part]),
             functions=tuple(dict.fromkeys(known.functions + part.functions))[:FUNCTIONS_LIMIT],
             notes=known.notes + part.notes,
         )
     return known
+
+
+def _together(parts: Iterable[Found]) -> dict[str, int]:
+    """The signs of all parts, with their counts."""
+    return dict(sum((Counter(one.signs) for one in parts), Counter[str]()))
 
 
 def _check(found: Found, name: str) -> None:

@@ -172,3 +172,41 @@ def test_out_and_in_again(family: Family, tmp_path: Path) -> None:
     assert spool.found.databases == ("odd `-- name",)
     family.load(family.other, sql)
     assert checksums(family.other) == [row for row in before if "odd" in str(row[0])]
+
+
+ACCOUNTS = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.t (id INT PRIMARY KEY)",
+    "CREATE USER app@'%' IDENTIFIED BY 'x'",
+    "GRANT SELECT ON shop.* TO app@'%' WITH GRANT OPTION",
+    "CREATE ROLE reader",
+    "GRANT reader TO app@'%'",
+    "CREATE USER IF NOT EXISTS lab@'%'",
+)
+WITH_ACCOUNTS: dict[DialectName, tuple[str, str]] = {
+    "mariadb": ("mariadb-dump --skip-ssl", "--system=users"),
+    "mysql": ("mysqldump --set-gtid-purged=OFF", "--users"),
+}
+
+
+def test_dumps_with_accounts(family: Family, tmp_path: Path) -> None:
+    """Protects from error 1396: dump programs write the accounts too that all servers have."""
+    for server in (family.one, family.other):
+        server.ask("CREATE USER IF NOT EXISTS lab@'%'", "DROP USER IF EXISTS root@'127.0.0.1'",
+                   "DROP USER IF EXISTS root@'::1'")  # fmt: skip
+    family.one.ask(*ACCOUNTS)
+    words, option = WITH_ACCOUNTS[family.name]
+    program, own = words.split(" ")
+    argv = [str(family.programs / program), "--no-defaults", own, f"--socket={family.one.socket}",
+            "-uroot", option, "--databases", "shop"]  # fmt: skip
+    path = tmp_path / "shop.sql"
+    path.write_text(run(argv, timeout=SECONDS, env=os.environ | family.env).stdout)
+    version = family.one.ask("SELECT VERSION()")[0][0]
+    spool, sql = written(path, tmp_path, family.name, version)
+    (said,) = suits(spool.found, family.name, version)
+    assert "these statements are left out" in said.what
+    family.load(family.other, sql)
+    grants = "SHOW GRANTS FOR app@'%'"
+    assert family.other.ask(grants) == family.one.ask(grants)
+    asked = "SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'reader', 'lab')"
+    assert family.other.ask(asked) == [(3,)]

@@ -62,6 +62,20 @@ def test_what_another_server_lacks_is_left_out(tmp_path: Path) -> None:
         assert spool.found.signs == {"gtid_purged": 1}
 
 
+def test_what_files_have_is_said_too(tmp_path: Path) -> None:
+    """Protects from changes without a word: files of --sql are changed like dumps."""
+    dump, more = tmp_path / "a.sql", tmp_path / "more.sql"
+    dump.write_text("CREATE TABLE t (id INT) COLLATE utf8mb4_0900_ai_ci;\n")
+    more.write_text("CREATE TABLE u (id INT) COLLATE utf8mb4_0900_ai_ci;\n")
+    spool = spools.write(
+        DumpFile(dump), [more], tmp_path / "spool", "shop", lambda _: None, dialect="mariadb",
+        version="10.11.6",
+    )  # fmt: skip
+    assert spool.found.signs == {"utf8mb4_0900": 2}
+    assert spool.found.tables == 1
+    assert spool.path.read_bytes().count(b"COLLATE utf8mb4_uca1400_nopad_ai_ci;") == 2
+
+
 @pytest.mark.parametrize(
     ("mode", "left"),
     [
