@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 from lab import run
 from lab.config.enginefile import DialectName, family_of, numbers
-from lab.datasets.accounts import translated
+from lab.datasets.accounts import Script, translated
 from lab.datasets.origin import dialect_of_version, greeting
 from lab.datasets.pieces import Piece
 from lab.datasets.source import (
@@ -77,8 +77,10 @@ class _Tools:
     """What has both of them; a sentence's end."""
     options: tuple[str, ...] = ()
     """Of the dump, beside ``_OPTIONS``; ``{histograms}``: 1 if the server can have these."""
+    users: tuple[str, ...] = ()
+    """Arguments with which the dump program writes accounts; empty: the server is asked."""
     accounts: str = ""
-    """The question for users and hosts, in hexadecimal; empty: they are not dumped."""
+    """The question for users and hosts, in hexadecimal."""
     has_namesakes: bool = False
     """Whether the other family's packages have programs of these names."""
     account: str = ""
@@ -87,7 +89,9 @@ class _Tools:
 
 _TOOLS: Mapping[DialectName, _Tools] = {
     "mariadb": _Tools(
-        "mariadb-dump", "install the package mariadb-client; it is MariaDB's own since 10.4.6"
+        "mariadb-dump",
+        "install the package mariadb-client; it is MariaDB's own since 10.4.6",
+        users=("--system=users", "--insert-ignore"),
     ),
     # GTIDs are the server's own history. Programs of 5.7 know no histograms, some of 8.0 expect
     # them of servers of 5.7.
@@ -111,8 +115,8 @@ _ACCOUNT_LIMIT = 255
 """Characters of a user's name, or of a host's."""
 _PAIR = 2
 _AS_HEX = "/*!80017 SET print_identified_with_as_hex = ON */;"
-_UNTOLD = frozenset({1044, 1064, 1142, 1143, 1227})
-"""Errors of a server that does not say what accounts it has; 1064: it is older than 5.7."""
+_WIDTH = 300
+"""Characters of a server's words in a note."""
 _WITHOUT_TLS = 2061
 """The error of a client whose plugin does not send a password in clear text."""
 _LOGIN_FILE = "MYSQL_TEST_LOGIN_FILE"
@@ -273,47 +277,62 @@ class Live:
         more = [] if chosen else ["--routines", "--events"]
         more += _ignored(sorted(left - wanted))
         yield Piece(str(self.source), self._dump(more, databases))
-        if not chosen and not self.source.databases and _TOOLS[self.dialect].accounts:
+        if not chosen and not self.source.databases:
             yield self._accounts(dialect, version)
 
     def _accounts(self, dialect: DialectName, version: str) -> Piece:
         """The accounts of a server that is dumped as a whole, if we may see them."""
         name, tools = f"{self.source}: accounts", _TOOLS[self.dialect]
-        said: list[str] = []
+        script, why = Script(b"", ()), ""
         try:
-            named = self._names(self._rows(tools.accounts), _ACCOUNT_LIMIT)
-            for at in range(0, min(len(named), _ACCOUNTS_LIMIT), _ACCOUNTS_AT_ONCE):
-                some = named[at : at + _ACCOUNTS_AT_ONCE]
-                texts = ("@".join(map(_text, one)) for one in some)
-                ask = " ".join(tools.account.format(account=one) for one in texts)
-                said += (_unescaped(row[0]) for row in self._rows(f"{_AS_HEX} {ask}"))
+            if not tools.users:
+                script = translated(created(self._told()), name, dialect, version)
+            elif dialect == self.dialect:
+                script = Script(self._read(tools.dump, tools.users), ())
+            else:
+                why = f"{family_of(dialect).title} does not understand how they are written"
         except CommandFailed as error:
-            if not _numbers(error) & _UNTOLD:
-                raise self._failed(error) from None
-            said, named = [], []
-            why = f"{self.source.user} may not see them, or the server is older than 5.7"
-        else:
-            why = f"it has more than {_ACCOUNTS_LIMIT}" if len(named) > _ACCOUNTS_LIMIT else ""
-        script = translated(created(said), name, dialect, version)
+            words = (error.stderr.strip().splitlines() or [error.what])[-1][:_WIDTH]
+            why = "".join(sign if sign.isprintable() else "?" for sign in words)
         notes = (f"{self.source}: accounts are not in the dataset: {why}",) if why else ()
         return Piece(name, iter([script.text]), notes=notes + script.notes)
+
+    def _told(self) -> list[str]:
+        """What the server says of its accounts; raises CommandFailed, InvalidSpec."""
+        tools, said = _TOOLS[self.dialect], list[str]()
+        named = self._names(self._rows(tools.accounts), _ACCOUNT_LIMIT)
+        if len(named) > _ACCOUNTS_LIMIT:
+            raise InvalidSpec(
+                f"{self.source} has more than {_ACCOUNTS_LIMIT} accounts",
+                hint="name the databases: then it is dumped without accounts",
+            )
+        for at in range(0, len(named), _ACCOUNTS_AT_ONCE):
+            texts = ("@".join(map(_text, one)) for one in named[at : at + _ACCOUNTS_AT_ONCE])
+            ask = " ".join(tools.account.format(account=one) for one in texts)
+            said += (_unescaped(row[0]) for row in self._rows(f"{_AS_HEX} {ask}"))
+        return said
 
     def _rows(self, question: str) -> list[list[str]]:
         """The rows of an answer; raises CommandFailed, InvalidSpec."""
         asked = ["--batch", "--skip-column-names", f"--execute={question}"]
-        said, deadline = bytearray(), Deadline.after(_ASK)
-        for chunk in self._output(family_of(self.dialect).client, asked, _ASK):
-            said += chunk
-            if len(said) > _LIST_LIMIT or deadline.passed:
-                raise InvalidSpec(
-                    f"{self.source}: the list of its tables has more than {_LIST_LIMIT // MIB} MiB,"
-                    f" or took longer than {_ASK:g} s",
-                    hint=self._by_file,
-                )
+        said = self._read(family_of(self.dialect).client, asked)
         try:
             return [line.split("\t") for line in said.decode().split("\n") if line]
         except ValueError:
             raise self._invalid from None
+
+    def _read(self, program: str, more: Sequence[str]) -> bytes:
+        """All that a program prints; raises CommandFailed, InvalidSpec."""
+        said, deadline = bytearray(), Deadline.after(_ASK)
+        for chunk in self._output(program, more, _ASK):
+            said += chunk
+            if len(said) > _LIST_LIMIT or deadline.passed:
+                raise InvalidSpec(
+                    f"{self.source}: the list of its tables or accounts has more than"
+                    f" {_LIST_LIMIT // MIB} MiB, or took longer than {_ASK:g} s",
+                    hint=self._by_file,
+                )
+        return bytes(said)
 
     def _names(self, rows: Iterable[Sequence[str]], limit: int) -> list[tuple[str, ...]]:
         """Names that a server says in hexadecimal; ``limit``: characters of one."""

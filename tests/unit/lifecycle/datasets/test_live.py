@@ -106,6 +106,29 @@ def test_a_server_is_dumped_and_loaded_as_it_was(live: tuple[Server, int], tmp_p
     assert "latin1" in db.ask("SHOW CREATE DATABASE shop")[0][1]
 
 
+def test_accounts_of_a_server_as_a_whole(live: tuple[Server, int], tmp_path: Path) -> None:
+    """With roles; those that images have are left out."""
+    db, port = live
+    db.ask(
+        "CREATE ROLE clerk", "GRANT SELECT ON crm.* TO clerk", "GRANT clerk TO reader@'127.0.0.1'"
+    )
+    spool = of(dsn(port), tmp_path)
+    assert (spool.found.notes, spool.found.complete) == ((), True)
+    grants = "SHOW GRANTS FOR reader@'127.0.0.1'"
+    before = db.ask(grants)
+    argv = [str(client("mariadb", "mariadb-client-core")[0]), "--no-defaults", "--skip-ssl",
+            "-uroot", "--batch", "--binary-mode"]  # fmt: skip
+    try:
+        with server() as other:
+            run([*argv, f"--socket={other.socket}"], timeout=60, stdin=spool.path.read_bytes())
+            assert other.ask(grants) == before
+            assert other.ask("SELECT COUNT(*) FROM mysql.user WHERE is_role = 'Y'") == [(1,)]
+    finally:
+        db.ask("DROP ROLE clerk")
+    spools.write(parse(dsn(port)), [], tmp_path / "m", "shop", lambda _: None, dialect="mysql")
+    assert "CREATE USER" not in (tmp_path / "m").read_text(errors="surrogateescape")
+
+
 def test_the_password_is_in_no_command_and_in_no_file_that_stays(
     live: tuple[Server, int], tmp_path: Path
 ) -> None:
