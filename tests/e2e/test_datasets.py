@@ -6,6 +6,7 @@ import base64
 import gzip
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from lab.storage.sparse import extents
 from tests.e2e.e2e_site import Site
-from tests.support.mariadb_server import NoServer, unpacked
+from tests.support.mariadb_server import NoServer, server, stopped, unpacked
+from tests.support.mysql_shell import Shell
 
 pytestmark = pytest.mark.e2e
 
@@ -432,5 +434,82 @@ def test_what_a_lab_dumps_becomes_a_dataset(
         assert view["started"] == "warm"
         assert site.sql(clone, "n1", checksum) == before
         assert site.sql(clone, "n1", "SELECT COUNT(*) FROM crm.names") == [[3]]
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
+
+
+@pytest.mark.rare  # tests/unit/datasets/test_shell.py does it with a server of this host
+def test_a_directory_of_mysql_shell_becomes_a_dataset(image: Site, tmp_path: Path) -> None:
+    """On the other family, with rows of all kinds in chunks, and its accounts."""
+    site, name = image, f"mysqlsh-{image.token}"
+    users = (
+        "CREATE USER IF NOT EXISTS `app`@`%` IDENTIFIED WITH 'caching_sha2_password' AS 'x';\n"
+        "GRANT SELECT ON `shop`.* TO `app`@`%`;\n"
+    )
+    try:
+        with server() as db:
+            db.ask(
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, bin BLOB, bits BIT(10))",
+                "INSERT INTO shop.t SELECT seq, UNHEX(MD5(seq)), b'1010101010'"
+                " FROM shop.seq_1_to_5000",
+            )
+            sums = db.ask("SELECT COUNT(*), SUM(CRC32(bin)), SUM(bits + 0) FROM shop.t")
+            top = Shell(chunk=1000, users=users).dump(db, tmp_path / "dump", ["shop"])
+    except NoServer as why:
+        pytest.skip(str(why))
+    made = site.lab(
+        "dataset", "create", name, "--from", str(top), "--engine", "mariadb",
+        "--blueprint", "single", timeout=1800,
+    )  # fmt: skip
+    assert "accounts are locked" in made.stderr
+    lab = site.name("mysqlsh")
+    with site.up("single", "--dataset", name, "--name", lab):
+        question = "SELECT COUNT(*), SUM(CRC32(bin)), SUM(bits + 0) FROM shop.t"
+        assert site.sql(lab, "n1", question) == [[int(value) for value in sums[0]]]
+        [[account]] = site.sql(lab, "n1", "SHOW CREATE USER app@'%'")
+        assert "ACCOUNT LOCK" in account
+    (top / "@.done.json").unlink()
+    failed = site.lab("dataset", "refresh", name, code=2, timeout=900)
+    assert "MySQL Shell has not finished this dump" in failed.stderr
+    site.lab("dataset", "rm", name)
+    assert site.settled() == []
+
+
+@pytest.mark.rare  # tests/unit/guest/test_backup_in_guest.py does it on this host
+def test_a_data_directory_of_an_older_series_becomes_a_dataset(image: Site, tmp_path: Path) -> None:
+    """In an archive: its system tables are upgraded in the guest, then a cluster of it forms."""
+    site, name, archive = image, f"directory-{image.token}", tmp_path / "shop.tgz"
+    try:
+        with server(["--log-bin=theirs"]) as db:
+            db.ask(
+                "CREATE DATABASE shop",
+                "CREATE TABLE shop.orders (id INT PRIMARY KEY, note TEXT)",
+                "INSERT INTO shop.orders VALUES (1, 'one'), (2, 'two')",
+                "CREATE USER reader@'%' IDENTIFIED BY 'x'",
+            )
+            directory = stopped(db)
+            shutil.make_archive(str(archive.with_suffix("")), "gztar", directory)
+            archive = next(tmp_path.glob("shop*"))
+            version = db.version
+    except NoServer as why:
+        pytest.skip(str(why))
+    view = site.lab(
+        "dataset", "create", name, "--from", str(archive), "-o", "json", timeout=1800
+    ).json
+    assert [(t["database"], t["name"]) for t in view["tables"]] == [("shop", "orders")]
+    assert site.settled() == []
+    clone = site.name("directory")
+    with site.up("galera", "--nodes", "2", "--dataset", name, "--name", clone) as up:
+        assert up["started"] == "warm"
+        for node in ("n1", "n2"):
+            [[ours]] = site.sql(clone, node, "SELECT VERSION()")
+            assert ours.split(".")[:2] != version.split(".")[:2], "the image is of a later series"
+            rows = site.sql(clone, node, "SELECT id, note FROM shop.orders ORDER BY id")
+            assert rows == [[1, "one"], [2, "two"]]
+            accounts = "SELECT User FROM mysql.global_priv WHERE User IN ('lab', 'reader')"
+            assert sorted(site.sql(clone, node, accounts)) == [["lab"], ["reader"]]
+        site.sql(clone, "n1", "INSERT INTO shop.orders VALUES (3, 'three')")
+        assert site.sql(clone, "n2", "SELECT note FROM shop.orders WHERE id = 3") == [["three"]]
     site.lab("dataset", "rm", name)
     assert site.settled() == []
