@@ -17,7 +17,7 @@ import re
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -401,9 +401,11 @@ def members(source: Stopped) -> Iterator[tuple[str, int, _Data]]:
 
 def _tar(source: DataArchive) -> Iterator[tuple[str, int, _Data]]:
     name = str(source)
-    reader, count = _Reader(content(source.path, plain)), 0
+    count = 0
     with (
+        closing(content(source.path, plain)) as data,
         _reading(name),
+        _Reader(data) as reader,
         tarfile.open(fileobj=reader, mode="r|", encoding="utf-8") as archive,
     ):
         for member in archive:

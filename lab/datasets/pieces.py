@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,11 @@ def as_it_is(data: Iterable[bytes], name: str) -> Iterator[bytes]:  # noqa: ARG0
     return iter(data)
 
 
-def content(path: Path, read: Read = as_it_is) -> Iterator[bytes]:
-    """What is in a file; raises InvalidSpec, also if it changed meanwhile."""
+def content(path: Path, read: Read = as_it_is) -> Generator[bytes, None, None]:
+    """What is in a file; raises InvalidSpec, also if it changed meanwhile.
+
+    Who may stop before its end closes it, and with it the file.
+    """
     try:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
@@ -74,10 +78,11 @@ def content(path: Path, read: Read = as_it_is) -> Iterator[bytes]:
 def small(path: Path, read: Read = as_it_is) -> bytes:
     """The whole content of a file without rows; raises InvalidSpec."""
     found = bytearray()
-    for chunk in content(path, read):
-        found += chunk
-        if len(found) > SMALL:
-            raise InvalidSpec(f"{path} has no rows, and yet more than {SMALL // MIB} MiB")
+    with closing(content(path, read)) as data:
+        for chunk in data:
+            found += chunk
+            if len(found) > SMALL:
+                raise InvalidSpec(f"{path} has no rows, and yet more than {SMALL // MIB} MiB")
     return bytes(found)
 
 

@@ -63,7 +63,7 @@ def test_a_cluster_begins_with_the_data(image: Site, world: Path) -> None:
             ["Atlantis"]
         ]
         refused = site.lab("dataset", "rm", name, code=4)
-        assert f"used by lab {lab}" in refused.stderr
+        assert f"used by the lab {lab}" in refused.stderr
     wrong = world.with_name("wrong.sql")
     wrong.write_text(
         "CREATE TABLE t (id INT);\n\nINSERT INTO t VALUES (1);\nINSERT INTO u VALUES (2);\n"

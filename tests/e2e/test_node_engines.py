@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -125,10 +126,15 @@ def test_a_replica_newer_than_its_source(both: Site) -> None:
 
 def test_a_command_with_several_engines(both: Site) -> None:
     """`lab up --matrix`: each engine's version, and nothing is left."""
-    command = 'mariadb --host="$LAB_HOST" --user="$LAB_USER" -NBe "SELECT VERSION()"'
-    done = both.lab(
-        "up", "--matrix", f"{NEWER},{OLDER}", "-o", "json", "--", "sh", "-c", command, timeout=900
+    command = (
+        "import os, pymysql as p; e = os.environ; c = p.connect(host=e['LAB_HOST'],"
+        " port=int(e['LAB_PORT']), user=e['LAB_USER'], password=e['LAB_PASSWORD']).cursor();"
+        " c.execute('SELECT VERSION()'); print(c.fetchone()[0])"
     )
+    done = both.lab(
+        "up", "--matrix", f"{NEWER},{OLDER}", "-o", "json", "--", sys.executable, "-c", command,
+        timeout=900,
+    )  # fmt: skip
     found = {one["engine"]: one for one in done.json}
     assert [one["code"] for one in found.values()] == [0, 0]
     assert found[NEWER]["servers"][0].startswith("mariadb 11.8.")

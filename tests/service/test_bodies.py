@@ -22,8 +22,8 @@ KINDS: list[type[Request]] = sorted(
     {work.request for work in WORK.values()} | set(NAMES), key=lambda kind: kind.__name__
 )
 EXAMPLES: dict[str, Any] = {"blueprint": "pxc", "name": "shop", "source": "lab:a", "node": "n1",
-                            "recipe": "mariadb", "project": "shop", "argv": ["uptime"],
-                            "protected": True}  # fmt: skip
+                            "to": "mine", "recipe": "mariadb", "project": "shop",
+                            "argv": ["uptime"], "protected": True}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS, key=str), ids=lambda kind: kind.__name__)
