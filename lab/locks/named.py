@@ -18,7 +18,7 @@ from lab.locks import flock
 from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "snapshot", "state", "boot", "restore"]
+LockKind = Literal["lab", "template", "image", "snapshot", "state", "boot", "restore", "upgrade"]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""
@@ -205,6 +205,11 @@ def _busy(kind: LockKind, name: str, pid: int | None) -> Busy:
         return Busy(
             f"a service of this home runs already ({who})",
             hint="`lab --home DIR serve` serves another home",
+        )
+    if kind == "upgrade":
+        return Busy(
+            f"lab {name} is being upgraded: {who} is working on it",
+            hint="try again when it is done; `lab status` shows the versions of its servers",
         )
     return Busy(
         f"{kind} {name} is busy: {who} is working on it",

@@ -118,8 +118,8 @@ class UpgradeView:
     """Writes that no server took."""
     lost: Public[int | None]
     """Acknowledged rows that a server lacks at the end; null: not known."""
-    changed: Annotated[tuple[str, ...], public(["shop.orders"])] = ()
-    """Tables whose checksums differ from those before."""
+    changed: Annotated[tuple[str, ...] | None, public(["shop.orders"])] = None
+    """Tables whose checksums differ from those before; null: not known."""
     workload: Public[WorkloadView | None] = None
     """The user's program; null: none was given."""
     unchecked: Annotated[tuple[str, ...], public(["n3: it is a delayed replica"])] = ()

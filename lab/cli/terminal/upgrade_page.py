@@ -51,7 +51,9 @@ def upgrade_page(view: UpgradeView) -> str:
     ])  # fmt: skip
     for step in view.steps:
         _step(body, step)
-    if view.changed:
+    if view.changed is None:
+        _text(body, "p", "Which tables changed is not known: no checksums of before and after.")
+    elif view.changed:
         _text(body, "h2", "Tables whose checksums differ")
         _lines(body, view.changed)
     if view.workload is not None:

@@ -171,7 +171,9 @@ def _text(view: UpgradeView) -> str:
         took, code = view.workload.seconds, view.workload.code
         lines.append(f"workload: {how} {took:.1f} s, exit code {code}")
         lines += [f"workload: {one}" for one in view.workload.output]
-    if view.changed:
+    if view.changed is None:
+        lines.append("changed: unknown, as there are no checksums of before and after")
+    elif view.changed:
         lines.append(f"changed: {', '.join(view.changed)}")
     return rows + "".join(f"{printable(line)}\n" for line in lines)  # guests wrote some of it
 

@@ -34,9 +34,10 @@ _MADE = (
     f"CREATE DATABASE {SCHEMA}",
     f"CREATE TABLE {SCHEMA}.writes (n BIGINT PRIMARY KEY)",
 )
+_MOST_TABLES = 2000
 _TABLES = (
     "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"
-    " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2 LIMIT 2000"
+    " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2 LIMIT {limit}"
 )
 _FOUND = f"SELECT n FROM {SCHEMA}.writes WHERE n BETWEEN {{first}} AND {{last}}"  # noqa: S608
 _ROWS_AT_ONCE = 1000
@@ -53,14 +54,14 @@ _TABLES_AT_ONCE = 100
 class ProbeReport:
     """What became of the writes.
 
-    ``lost``: None if a server did not say what it has; ``unchecked``: servers that were not asked,
-    and why.
+    ``lost``: None if a server did not say what it has; ``changed``: None if it did not
+    say so before and after; ``unchecked``: servers that were not asked, and why.
     """
 
     written: int
     refused: int
     lost: int | None
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] | None
     unchecked: tuple[str, ...] = ()
 
 
@@ -118,7 +119,8 @@ class Probe:
     _writes: _Silence = field(default_factory=_Silence)
     _endpoints: dict[str, _Silence] = field(default_factory=dict)
     _threads: list[threading.Thread] = field(default_factory=list)
-    _sums: dict[str, str] = field(default_factory=dict)
+    _sums: dict[str, str] | None = None
+    """The checksums before; None: not known."""
     _roles: dict[str, str] = field(default_factory=dict)
     _links: tuple[Link, ...] = ()
 
@@ -131,7 +133,7 @@ class Probe:
             )
         seen = lab(self.ctx, self.record.name)
         self._roles, self._links = {node.name: node.role for node in seen.nodes}, seen.links
-        with suppress(LabError):  # too many tables, or a server that does not answer in time
+        with suppress(LabError):  # a server that does not answer in time
             self._sums = self._checksums()
         self._anywhere(_MADE)
         self._writes.begin()
@@ -170,18 +172,26 @@ class Probe:
         if not verify:
             with suppress(LabError):
                 self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
-            return ProbeReport(written, self._refused, None, ())
+            return ProbeReport(written, self._refused, None, None)
         lost: int | None = None
-        changed: list[str] = []
+        changed: tuple[str, ...] | None = None
         wanted, unchecked = self._wanted()
         with suppress(LabError):  # what was done is reported, whatever a server answers now
             lost = max((self._missing(node, rows) for node, rows in wanted), default=0)
-            now = self._checksums()
-            names = sorted({*self._sums, *now})
-            changed = [name for name in names if self._sums.get(name) != now.get(name)]
+        with suppress(LabError):
+            changed = self._changed()
         with suppress(LabError):
             self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
-        return ProbeReport(written, self._refused, lost, tuple(changed), tuple(unchecked))
+        return ProbeReport(written, self._refused, lost, changed, tuple(unchecked))
+
+    def _changed(self) -> tuple[str, ...] | None:
+        """The tables whose checksums are not those before; None if either are not known."""
+        before = self._sums
+        now = None if before is None else self._checksums()
+        if before is None or now is None:
+            return None
+        names = sorted({*before, *now})
+        return tuple(name for name in names if before.get(name) != now.get(name))
 
     def _wanted(self) -> tuple[list[tuple[Node, set[int]]], list[str]]:
         """The rows that each server has to have, and why others are not asked.
@@ -278,10 +288,15 @@ class Probe:
         found = self.ctx.ways.sql_all(self._account, node.sql_port, statements, timeout=timeout)
         return [one.rows for one in found]
 
-    def _checksums(self) -> dict[str, str]:
-        """The checksums of the users' tables on the first server, by their names."""
+    def _checksums(self) -> dict[str, str] | None:
+        """The checksums of the users' tables on the first server, by their names.
+
+        None if it has too many tables.
+        """
         first, found = self._servers()[0], dict[str, str]()
-        rows = self._ask(first, [_TABLES])[0]
+        rows = self._ask(first, [_TABLES.format(limit=_MOST_TABLES + 1)])[0]
+        if len(rows) > _MOST_TABLES:
+            return None
         names = [
             f"`{row[0]}`.`{row[1]}`"
             for row in rows

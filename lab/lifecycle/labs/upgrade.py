@@ -17,7 +17,7 @@ from lab.blueprints.dialects import dialect_of
 from lab.config import enginefile
 from lab.config.enginefile import family_of
 from lab.datasets.queries import Query
-from lab.errors import Conflict, Interrupted, InvalidSpec, LabError, NotReady
+from lab.errors import Busy, Conflict, Interrupted, InvalidSpec, LabError, NotReady
 from lab.imagebuild import added
 from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import parent_of
@@ -75,6 +75,12 @@ def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
     Conflict while another command works on the lab, HostUnfit, and NotReady for a lab that is not
     ready. ``timeout``: seconds that a node may take to be ready.
     """
+    # Not the lab's own lock, which its steps take: another upgrade would remove our rows.
+    with lock(ctx.home, "upgrade", asked.lab, wait=False):
+        return _upgrade(ctx, asked, timeout)
+
+
+def _upgrade(ctx: Context, asked: UpgradeLab, timeout: float) -> UpgradeView:
     record = record_of(ctx, asked.lab)
     _check(ctx, record)
     queries = statements.parsed(asked.statements, "--statements") if asked.statements else []
@@ -182,7 +188,7 @@ def _step(
     """Upgrade one node; a failure is in the result, and so is what became of the lab then."""
     record = record_of(ctx, asked.lab)
     before = images_of(ctx, record, [node])[node.image].engine.version
-    began, label = time.monotonic(), ""
+    began, label, touched = time.monotonic(), "", False
     probe.begin_step()
     step = UpgradeStep(node.name, before, "", "upgraded", "", 0.0, 0.0)
     try:
@@ -190,6 +196,7 @@ def _step(
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
         _promote_another(ctx, record, node, new, timeout)
         with lock(ctx.home, "lab", asked.lab, wait=False):
+            touched = True
             found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
         now = _measured(ctx, record, node_of(ctx, asked.lab, node.name), queries)
         step = replace(
@@ -203,14 +210,26 @@ def _step(
     except LabError as error:
         step = replace(step, state="failed", why=str(error), log=tuple(error.details[-_LINES:]))
         step = replace(step, options=optionlog.changed([str(error), *error.details], ()))
-        if label and not asked.keep_failed:
+        # While another command works on the lab nothing is done to it, and nothing goes back.
+        touched = touched or not isinstance(error, Busy)
+        if label and touched and not asked.keep_failed:
             ctx.progress.note("upgrade", f"{node.name} failed: {error}")
-            rollback(ctx, RollBack(lab=asked.lab, to=label), timeout=timeout)
-            step = replace(step, state="rolled back")
+            step = _back(ctx, step, RollBack(lab=asked.lab, to=label), timeout)
     seconds, outages = time.monotonic() - began, probe.end_step()
     return replace(
         step, snapshot=label, seconds=seconds, outage=outages.writes, unanswered=outages.endpoints
     )
+
+
+def _back(ctx: Context, step: UpgradeStep, to: RollBack, timeout: float) -> UpgradeStep:
+    """A step that failed, after a rollback to before it, or with why that failed as well."""
+    try:
+        rollback(ctx, to, timeout=timeout)
+    except Interrupted:
+        raise
+    except LabError as error:
+        return replace(step, why=f"{step.why}; the rollback failed: {error}")
+    return replace(step, state="rolled back")
 
 
 def _measured(
