@@ -117,8 +117,14 @@ _PAIR = 2
 _AS_HEX = "/*!80017 SET print_identified_with_as_hex = ON */;"
 _WIDTH = 300
 """Characters of a server's words in a note."""
-_WITHOUT_TLS = 2061
-"""The error of a client whose plugin does not send a password in clear text."""
+_HINTS = {
+    1045: PASSWORD_HINT,
+    2059: "MySQL's client has no mysql_native_password since 9.0: use an account with another"
+    " plugin, or a client of 8.4 or 8.0",
+    2061: "turn TLS on, or set `get-server-public-key` in the [client] group of a --defaults-file:"
+    " then whoever is between this host and the server can learn the password",
+}
+"""What can be done about errors of clients."""
 _LOGIN_FILE = "MYSQL_TEST_LOGIN_FILE"
 """The variable with the path of a file whose address and password would precede ours."""
 _DEFAULT_ROLES = re.compile(
@@ -429,12 +435,8 @@ class Live:
             hint = f"check address and port; a server without TLS needs `{plain}` in the [client]"
             hint += " group of a --defaults-file"
             return HostUnfit(f"{self.source} cannot be reached", hint=hint, details=lines)
-        hint = PASSWORD_HINT if 1045 in found else "check the account's privileges"
-        if _WITHOUT_TLS in found:
-            hint = "turn TLS on, or set `get-server-public-key` in the [client] group of a"
-            hint += (
-                " --defaults-file: anybody between this host and the server could read the password"
-            )
+        hints = (_HINTS[one] for one in sorted(found) if one in _HINTS)
+        hint = next(hints, "check the account's privileges")
         return InvalidSpec(f"{self.source}: the dump failed", hint=hint, details=lines)
 
 

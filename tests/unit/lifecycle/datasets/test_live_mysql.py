@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import Member
+from lab.config.profile import EngineProfile
 from lab.datasets.live import Selection, created, dumping
 from lab.datasets.source import parse
 from lab.datasets.survey import suits
@@ -18,9 +20,12 @@ from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets import spool as spools
 from lab.requests.datasets import CreateDataset
+from lab.units import MIB
 from tests.support import mysql_server
 from tests.support.lifecycle_world import World
 from tests.support.mariadb_server import NoServer, Server
+from tests.support.upstream_builds import builds, starter
+from tests.unit.blueprints.test_replication import REPLICATION
 from tests.unit.datasets.test_loaded_by_mysql import COUNTS, ROWS, SCHEMA, load
 from tests.unit.lifecycle.datasets.test_engine import greeting
 
@@ -168,6 +173,24 @@ def test_a_server_without_tls(tmp_path: Path) -> None:
         with pytest.raises(InvalidSpec, match="the dump failed") as failure:
             of(port, tmp_path)
     assert "get-server-public-key" in failure.value.hint
+
+
+@pytest.mark.rare
+@pytest.mark.usefixtures("clients")
+def test_a_server_of_5_6(tmp_path: Path) -> None:
+    """Its accounts have a plugin that clients of 9 do not: what can be done is said."""
+    engine, member = builds()["mysql-5.6.24"], Member("n1", 1, "127.0.24.77", "source")
+    files = REPLICATION.files(member, [member], engine, 768 * MIB, EngineProfile())
+    text = files[engine.config_path].content.decode()
+    try:
+        with starter(engine)(member, text) as old:
+            old.ask("GRANT ALL ON *.* TO reader@'%' IDENTIFIED BY 'x'")
+            source = parse(f"mysql://reader@{member.address}/")
+            with pytest.raises(InvalidSpec, match="the dump failed") as failure:
+                spools.write(source, [], tmp_path / "x", "x", lambda _: None, dialect="mysql")
+    except NoServer as reason:
+        pytest.skip(str(reason))
+    assert "a client of 8.4 or 8.0" in failure.value.hint
 
 
 @pytest.mark.parametrize("theirs", ["", "mysqldump", "mysql"])
