@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -332,11 +333,13 @@ def promote_node(ctx: Context, task: Task[Promote]) -> str:
 def upgrade(ctx: Context, task: Task[UpgradeLab]) -> str:
     """Upgrade the servers of a lab; the report is kept, also that of a step that failed.
 
-    An interrupted attempt is completed backwards, as far as its last node, and not continued: its
-    report is lost.
+    An interrupted attempt without one is completed backwards, as far as its last node, and not
+    continued: its report is lost.
     """
     _same(ctx, task)
     if task.again:
+        with suppress(NotFound):
+            return _upgraded(task, msgspec.convert(ctx.store.jobs.report(task.job.id), UpgradeView))
         perform(ctx, StartLab(lab=task.job.lab))
         raise NotReady(
             f"the upgrade of {task.job.lab} was interrupted: the service was restarted",
@@ -348,6 +351,10 @@ def upgrade(ctx: Context, task: Task[UpgradeLab]) -> str:
         perform(ctx, StartLab(lab=task.job.lab))
         raise
     ctx.store.jobs.add_report(task.job.id, msgspec.to_builtins(view))
+    return _upgraded(task, view)
+
+
+def _upgraded(task: Task[UpgradeLab], view: UpgradeView) -> str:
     if view.failure is not None:
         raise view.failure
     return task.job.lab

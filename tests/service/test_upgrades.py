@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lab.api.jobs import submit, work
@@ -15,6 +17,7 @@ from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import inspect
 from lab.requests.labs import UpgradeLab
+from lab.views.upgrades import UpgradeStep, UpgradeView
 from tests.support.lifecycle_world import World, at, count, lab_request, raising
 from tests.support.serve_world import MEMORY, Site, site
 
@@ -108,6 +111,22 @@ def test_a_service_that_was_killed(tmp_path: Path) -> None:
     with world.open() as ctx:
         assert "was interrupted: the service was restarted" in run(ctx, again=True)
         assert (inspect.lab(ctx, "shop").state, count(ctx, "n2")) == ("ready", 0)
+
+
+def test_a_service_that_was_killed_afterwards(tmp_path: Path) -> None:
+    """Protects who polls: an upgrade whose report is there was not interrupted."""
+    view = UpgradeView("shop", "mariadb:11.8", (), 1.0, 2, 0, 0, ())
+    step = UpgradeStep("n2", "10.11.6", "", "rolled back", "", 1.0, 1.0, why="no")
+    request = UpgradeLab(lab="shop", to="mariadb:11.8")
+    with World(tmp_path).open() as ctx:
+        up(ctx, lab_request("single", "shop"))
+        done, failed = submit.service_job(request), submit.service_job(request)
+        for job, report in ((done, view), (failed, replace(view, steps=(step,)))):
+            ctx.store.jobs.add(job)
+            ctx.store.jobs.add_report(job.id, msgspec.to_builtins(report))
+        assert work.upgrade(ctx, work.Task(done, request, True)) == "shop"
+        with pytest.raises(NotReady, match="n2 of shop was not upgraded: no"):
+            work.upgrade(ctx, work.Task(failed, request, True))
 
 
 def test_its_snapshots_count(here: Site) -> None:

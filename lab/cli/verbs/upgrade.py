@@ -103,7 +103,7 @@ def upgrade(
     if app.after_dashes is not None:
         workload = app.command(_EXAMPLE)
         find(workload[0])
-    if report and not os.access(Path(report).absolute().parent, os.W_OK | os.X_OK):
+    if report and not _may_write(Path(report)):
         raise HostUnfit(
             f"{report} cannot be written", hint="give --report a file in a directory of yours"
         )
@@ -122,12 +122,18 @@ def upgrade(
             statements=queries,
         )  # fmt: skip
         view = session.run(asked, timeout=limit)
+    emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if report:
         with writing(Path(report)):
             Path(report).write_text(upgrade_page(view), encoding="utf-8")
-    emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if view.failure is not None:
         raise view.failure
+
+
+def _may_write(path: Path) -> bool:
+    if path.exists():
+        return not path.is_dir() and os.access(path, os.W_OK)
+    return os.access(path.absolute().parent, os.W_OK | os.X_OK)
 
 
 def _text(view: UpgradeView) -> str:

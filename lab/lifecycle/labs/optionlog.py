@@ -16,7 +16,7 @@ _SAID: Mapping[OptionState, re.Pattern[str]] = {
     # "adjusted to" of its my_getopt.c; "was removed" of MariaDB's mysqld.cc.
     "unknown": re.compile(rf"unknown (?:variable|option) '{_NAME}"),
     "ignored": re.compile(rf"'{_NAME}' was removed"),
-    "adjusted": re.compile(rf"option '{_NAME}': .*\badjusted to\b"),
+    "adjusted": re.compile(rf"option '{_NAME}': .{{0,200}}\badjusted to\b"),
     "deprecated": re.compile(rf"(?:'|\s--){_NAME}(?:=[^' ]*)?'? is deprecated"),
 }
 _SKIPPED = ("loose_", "skip_", "enable_", "disable_", "maximum_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from lab import run
@@ -29,11 +29,13 @@ class Workload:
     name: str
     argv: Sequence[str]
     report: WorkloadView | None = None
+    _password: str = field(default="", repr=False)
     _running: run.Beside | None = None
 
     def __enter__(self) -> Workload:
         if self.argv:
-            env = {**os.environ, **environment(lab(self.ctx, self.name))}
+            found = lab(self.ctx, self.name)
+            env, self._password = {**os.environ, **environment(found)}, found.password
             self._running = run.beside(self.argv, env=env, lines=_LINES)
         return self
 
@@ -43,5 +45,9 @@ class Workload:
         if self._running is None:
             return
         found = self._running.end()
-        lines = tuple(printable(line[:_WIDTH]) for line in found.lines)
+        lines = tuple(self._shown(line) for line in found.lines)
         self.report = WorkloadView(found.code, found.by_itself, found.seconds, lines)
+
+    def _shown(self, line: str) -> str:
+        """A line for the report, which others read, so without the password of the lab."""
+        return printable(line.replace(self._password, "***")[:_WIDTH])

@@ -84,3 +84,18 @@ def test_it_is_written_though_a_step_failed(
     world.calls.clear()
     assert main([*line[:-1], str(tmp_path / "none" / "x")], lifecycle=world) == 5
     assert world.calls == [], "an upgrade was made whose report nobody gets"
+
+
+def test_a_report_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects the report: it is shown whatever becomes of the file, after hours perhaps."""
+    world, full = FakeLifecycle("a"), tmp_path / "full"
+    world.upgraded = replace(VIEW, lab="shown")
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "-o", "name", "--report"]
+    full.symlink_to("/dev/full")
+    assert main([*line, str(full)], lifecycle=world) == 5
+    assert capsys.readouterr().out == "shown\n"
+    world.calls.clear()
+    assert main([*line, str(tmp_path)], lifecycle=world) == 5
+    assert world.calls == []

@@ -252,6 +252,16 @@ def test_a_workload_runs_meanwhile(ctx: Context) -> None:
     assert view.workload.output == (r"shop\x1b",)
 
 
+def test_what_a_workload_prints_of_the_password_is_not_kept(ctx: Context) -> None:
+    """Protects who passes the report on: a file of HTML is not secret."""
+    older(ctx, "single", 1)
+    script = ("sh", "-xc", 'true -p"$LAB_PASSWORD" $LAB_DSN')
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=script), timeout=20)
+    assert view.workload is not None
+    [line] = view.workload.output
+    assert line.startswith("+ true -p*** mysql://lab:***@")
+
+
 def test_a_workload_that_ends_early(ctx: Context) -> None:
     older(ctx, "single", 1)
     view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, workload=("false",)), timeout=20)
