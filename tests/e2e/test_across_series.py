@@ -11,6 +11,7 @@ import pytest
 
 from lab.errors import HostUnfit
 from tests.e2e.e2e_site import Site
+from tests.e2e.test_builds import MYSQL, added, upstream
 from tests.e2e.test_cluster import query
 from tests.support.mariadb_server import NoServer
 from tests.support.upstream_builds import builds, unpacked
@@ -82,6 +83,32 @@ def test_two_upgrades_one_after_the_other(installation: Site) -> None:
                     assert installation.sql(name, node, ROWS) == rows
             # Of the newer image, at last: accounts, and TLS, which 10.2 did not have.
             assert not installation.lab("status", name, "-o", "json").json["lab"]["unencrypted"]
+    assert installation.settled() == []
+
+
+def test_a_group_becomes_another_build(installation: Site, tmp_path: Path) -> None:
+    """Of the same version, laid out as upstream's: the way of an upgrade, with an election."""
+    ready(installation, "image", "build", "mysql:9.7")
+    name = installation.name("group")
+    try:
+        source = upstream(MYSQL, "sid", tmp_path)
+    except NoServer as error:
+        pytest.skip(str(error))
+    added(installation, "whole", source, "9.7", "group-replication")
+    ready(installation, "image", "build", "whole")
+    with installation.up("group", "--engine", "mysql:9.7", "--name", name) as view:
+        fill(view["dsn"])
+        rows = installation.sql(name, "n1", ROWS)
+        report = installation.lab(
+            "upgrade", name, "--to", "whole", "--timeout", SECONDS, "-o", "json", timeout=1800
+        ).json
+        assert {step["state"] for step in report["steps"]} == {"upgraded"}
+        assert (report["lost"], report["changed"]) == (0, [])
+        for node in ("n1", "n2", "n3"):
+            [[base]] = installation.sql(name, node, "SELECT @@basedir")
+            assert str(base).rstrip("/") == "/opt/lab/server"
+            assert installation.sql(name, node, ROWS) == rows
+    installation.lab("engine", "rm", "whole")
     assert installation.settled() == []
 
 
