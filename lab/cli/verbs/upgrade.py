@@ -16,7 +16,7 @@ from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.cli.terminal.upgrade_page import upgrade_page
-from lab.errors import HostUnfit
+from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.paths import writing
 from lab.texts import printable
 from lab.units import counted
@@ -96,7 +96,7 @@ def upgrade(
     that `lab env` prints; it is ended then. The exit code is not CMD's, which the report has.
     """
     from lab.datasets.queries import read
-    from lab.requests.labs import BranchLab, UpgradeLab
+    from lab.requests.labs import BranchLab, DeleteLab, UpgradeLab
 
     app = app_of(ctx)
     how, workload = parse_format(output), tuple[str, ...]()
@@ -121,7 +121,12 @@ def upgrade(
             lab=lab, to=to, node=only, keep_failed=keep_failed, workload=workload,
             statements=queries,
         )  # fmt: skip
-        view = session.run(asked, timeout=limit)
+        try:
+            view = session.run(asked, timeout=limit)
+        except (Conflict, InvalidSpec, NotFound):  # refused, before anything was done
+            if branch:
+                session.run(DeleteLab(lab=lab))
+            raise
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if report:
         with writing(Path(report)):

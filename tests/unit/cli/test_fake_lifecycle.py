@@ -149,6 +149,8 @@ class FakeSession:
         elif isinstance(request, CollectGarbage):
             found = self._world.gc_report
         elif isinstance(request, UpgradeLab):
+            if (refused := self._world.refused) is not None:
+                raise refused
             found = self._world.upgraded
         elif isinstance(request, ExportArchive):
             found = exported(request)
@@ -330,6 +332,7 @@ class FakeLifecycle(Lifecycle):
         self.default_ttl: float | None = None
         self.pool = ""
         self.import_outcome = "imported"
+        self.refused: LabError | None = None
         self.upgraded = UpgradeView("a", "mariadb:11.8", (), 1.0, 2, 0, 0)
         self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
 

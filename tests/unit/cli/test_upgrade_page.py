@@ -10,6 +10,7 @@ import pytest
 
 from lab.cli import main
 from lab.cli.terminal.upgrade_page import upgrade_page
+from lab.errors import Interrupted, InvalidSpec, LabError
 from lab.views.upgrades import OptionView, StatementView, UpgradeStep, UpgradeView, WorkloadView
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
@@ -99,3 +100,17 @@ def test_a_report_that_cannot_be_written(
     world.calls.clear()
     assert main([*line, str(tmp_path)], lifecycle=world) == 5
     assert world.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(InvalidSpec("no such engine"), False), (Interrupted("cancelled"), True)],
+)
+def test_a_branch_is_not_left_behind(error: LabError, left: bool) -> None:
+    """Protects from guests that nobody asked for: a typing error is found when the branch runs."""
+    world = FakeLifecycle("a", "a-try-0")
+    world.refused = error
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "--branch", "a-try"]
+    assert main(line, lifecycle=world) == error.exit_code
+    assert ("a-try-0" in world.views) is left
+    assert "a" in world.views
