@@ -32,6 +32,7 @@ from lab.datasets.source import (
 from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, SIGNS, Found, survey, truncated
 from lab.errors import InvalidSpec
 from lab.paths import new_file, writing
+from lab.storage.sparse import fill
 from lab.units import MIB
 
 _ALL = Selection()
@@ -181,7 +182,7 @@ def write(
         if source is not None and not found.databases:
             text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
         with writing(path):
-            os.pwrite(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
+            fill(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
     return Spool(path, size, placed, found)
 
 
@@ -223,7 +224,7 @@ class _Changes:
             for at in reversed(places):
                 old, text = self._found[at]
                 _move(out.fileno(), at + old, end, now(end) - end)
-                os.pwrite(out.fileno(), text, now(at))
+                fill(out.fileno(), text, now(at))
                 end = at
         return tuple(
             replace(one, offset=now(one.offset), size=now(one.offset + one.size) - now(one.offset))
@@ -235,7 +236,7 @@ def _move(file: int, begin: int, end: int, shift: int) -> None:
     """Move a part of a file towards its end, the last bytes first."""
     while shift and begin < end:
         at = max(begin, end - MIB)
-        os.pwrite(file, os.pread(file, end - at, at), at + shift)
+        fill(file, os.pread(file, end - at, at), at + shift)
         end = at
 
 

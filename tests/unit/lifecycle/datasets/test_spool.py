@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from lab.config.enginefile import DialectName
 from lab.datasets.source import DumpFile, parse
-from lab.errors import InvalidSpec
+from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.loader import Refused, refused
 from lab.lifecycle.datasets.spool import Spool
@@ -164,3 +165,27 @@ def test_progress_of_bytes() -> None:
     assert pace.text(10 * MIB, 0.5) == "10M of 100M"
     assert pace.text(50 * MIB, 10.0) == "50M of 100M, 5M/s, 10s left"
     assert ByteProgress(Progress(), "load").text(50 * MIB, 10.0) == "50M, 5M/s"
+
+
+def test_a_spool_is_whole_or_refused(tmp_path: Path) -> None:
+    """Protects rows: the last ones were dropped where space ended while statements grew."""
+    create, insert = "CREATE TABLE t (\n  `a` varchar(36) DEFAULT uuid()\n);\n", "SELECT 'LAST';\n"
+    path, soft = tmp_path / "a.sql", resource.getrlimit(resource.RLIMIT_FSIZE)
+    for fill in range(MIB - 4096 - 110, MIB):
+        path.write_text(f"{create}SELECT '{'x' * fill}';\n{insert}")
+        (tmp_path / "spool").unlink(missing_ok=True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, soft[1]))
+        try:
+            spool = spools.write(
+                DumpFile(path), [], tmp_path / "spool", "shop", lambda _: None,
+                dialect="mysql", version="8.4.0",
+            )  # fmt: skip
+        except HostUnfit:
+            break
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+        data = spool.path.read_bytes()
+        assert b"DEFAULT (uuid())" in data
+        assert insert.encode() in data
+    else:
+        pytest.fail("there was space for all")
