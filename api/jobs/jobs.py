@@ -318,7 +318,9 @@ class Jobs:
             there = len(labs_made_by(self._store, job.id))
             parent = self._store.lab_with_nodes(job.lab)
             return need_to_branch(parent, max(0, request.count - there))
-        lab = self._store.labs.find(job.lab) if job.kind in WAKE else None
+        # An upgrade that was interrupted starts the lab, all of it if the host was started again.
+        wakes = job.kind in WAKE or (job.kind == "upgrade" and job.state == "running")
+        lab = self._store.labs.find(job.lab) if wakes else None
         if lab is None:
             return None
         with self.core.contexts.use() as ctx:

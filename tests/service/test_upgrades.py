@@ -129,6 +129,24 @@ def test_a_service_that_was_killed_afterwards(tmp_path: Path) -> None:
             work.upgrade(ctx, work.Task(failed, request, True))
 
 
+def test_what_was_interrupted_waits_for_room(here: Site) -> None:
+    """Protects the host: after it was started again, the lab is started again as well."""
+    here.ask("POST", "/v1/labs?wait=60", {**BODY, "name": "off"})
+    here.ask("POST", "/v1/labs/off/stop?wait=20", {})
+    core, jobs = here.service.core, here.service.jobs
+    job = submit.service_job(UpgradeLab(lab="off", to="mariadb:11.8"))
+    core.store.jobs.add(job)
+    core.store.jobs.update(job.id, state="running", started_at=1.0)
+    used = core.admission.used().memory
+    here.change(memory=used + MEMORY, queue_timeout=1.0)
+    try:
+        jobs.perform(job.id)
+    finally:
+        here.change(memory=0, queue_timeout=30.0)
+    assert "memory" in str(core.store.jobs.get(job.id).error)
+    assert here.ask("GET", "/v1/labs/off").json()["state"] == "stopped"
+
+
 def test_its_snapshots_count(here: Site) -> None:
     """Protects the quota of a project: an upgrade takes one for each node."""
     token = here.token("few", project="few", snapshots=2)

@@ -40,7 +40,7 @@ def upgrade_page(view: UpgradeView) -> str:
         body, "p",
         f"{counted(len(view.steps), 'step')} in {view.seconds:.1f} s. Rows written meanwhile:"
         f" {view.written} acknowledged, {lost} lost, {view.refused} refused.",
-        "bad" if view.failed or view.lost else "good",
+        "bad" if view.failed or view.lost != 0 else "good",
     )  # fmt: skip
     if view.unchecked:
         _text(body, "p", "They were not looked for on:")

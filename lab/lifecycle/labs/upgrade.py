@@ -208,7 +208,8 @@ def _step(
     except Interrupted:
         raise
     except LabError as error:
-        step = replace(step, state="failed", why=str(error), log=tuple(error.details[-_LINES:]))
+        said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
+        step = replace(step, state="failed", why=str(error), log=said)
         step = replace(step, options=optionlog.changed([str(error), *error.details], ()))
         # While another command works on the lab nothing is done to it, and nothing goes back.
         touched = touched or not isinstance(error, Busy)

@@ -114,3 +114,9 @@ def test_a_branch_is_not_left_behind(error: LabError, left: bool) -> None:
     assert main(line, lifecycle=world) == error.exit_code
     assert ("a-try-0" in world.views) is left
     assert "a" in world.views
+
+
+def test_rows_of_which_nothing_is_known_are_not_good() -> None:
+    view = replace(VIEW, steps=(replace(STEP, state="upgraded"),), lost=None)
+    assert 'class="good"' not in upgrade_page(view)
+    assert 'class="good"' in upgrade_page(replace(view, lost=0))

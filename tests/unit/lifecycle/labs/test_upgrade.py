@@ -120,6 +120,7 @@ def test_one_node(ctx: Context) -> None:
     assert versions(ctx) == ["10.11.6", "10.11.6"]
 
 
+LONG = " " * 100_000
 LINE = "[ERROR] mariadbd: unknown variable 'old-x=1'"
 RARE = pytest.mark.rare
 
@@ -135,14 +136,15 @@ def test_a_step_that_fails_goes_back(tmp_path: Path, step: str) -> None:
         older(ctx, "galera", 2)
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, node="n2"), timeout=20)
     hook = at(
-        step, raising(NotReady("the server of n1 does not start", details=["[ERROR] x", LINE]))
+        step,
+        raising(NotReady("the server of n1 does not start", details=["[ERROR] x", LINE + LONG])),
     )
     with world.open(hook) as ctx:
         view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
         [found] = view.steps
         assert (found.node, found.state, found.after) == ("n1", "rolled back", "")
         assert found.why == "the server of n1 does not start"
-        assert found.log == ("[ERROR] x", LINE)
+        assert found.log == ("[ERROR] x", (LINE + LONG)[:500])
         assert [(one.name, one.state) for one in found.options] == [("old_x", "unknown")]
         assert (view.failed, view.lost) == (True, None)
         assert inspect.lab(ctx, "shop").state == "ready"
