@@ -348,7 +348,8 @@ def upgrade(ctx: Context, task: Task[UpgradeLab]) -> str:
     try:
         view: UpgradeView = perform(ctx, task.request)
     except Interrupted:
-        perform(ctx, StartLab(lab=task.job.lab))
+        with suppress(NotFound):  # its lease has ended
+            perform(ctx, StartLab(lab=task.job.lab))
         raise
     ctx.store.jobs.add_report(task.job.id, msgspec.to_builtins(view))
     return _upgraded(task, view)

@@ -13,6 +13,7 @@ from lab.api.jobs import submit, work
 from lab.client import Client
 from lab.errors import Interrupted, InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes import inspect
@@ -99,6 +100,22 @@ def test_a_job_that_is_cancelled(tmp_path: Path) -> None:
     with world.open() as ctx:
         assert {node.engine_version for node in inspect.lab(ctx, "shop").nodes} == {"10.11.6"}
         assert (inspect.lab(ctx, "shop").state, count(ctx, "n2")) == ("ready", 0)
+
+
+def test_a_lab_that_is_gone_when_its_job_is_cancelled(tmp_path: Path) -> None:
+    """Protects who reads the job: it was cancelled, as the lease of its lab had ended."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        up(ctx, lab_request("single", "shop", engine="mariadb:10.11"))
+
+    def hook(step: str) -> None:
+        if step == "image.begin":
+            with world.open() as other:
+                down(other, "shop", force=True)
+            raise Interrupted("the job was cancelled")
+
+    with world.open(hook) as ctx:
+        assert run(ctx).startswith("Interrupted: the job was cancelled")
 
 
 def test_a_service_that_was_killed(tmp_path: Path) -> None:

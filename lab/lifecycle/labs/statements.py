@@ -83,7 +83,10 @@ def _measured(
         found = [ask(run, EACH * 1.5) for _ in range(_RUNS)]
     except LabError as error:
         return Measured(error=printable(" ".join([error.what, *error.details]))[:_WIDTH])
-    seconds = min(float(str(one[-2].rows[0][0])) for one in found) / 1e6
+    took = [one[-2].rows[0][0] for one in found]
+    if None in took:
+        return Measured(error="there is no time of it: it changes @lab_began")
+    seconds = min(float(str(one)) for one in took) / 1e6
     empty, begun, ended = (_read(found[-1][at]) for at in (-6, -5, -1))
     # Asking reads rows itself.
     return Measured(tuple(_lines(said)), seconds, max(0, ended - begun - (begun - empty)))

@@ -170,3 +170,10 @@ def test_others_are_refused(text: str, why: str) -> None:
 def test_versions_without_a_limit() -> None:
     assert dialect_of(Release("mysql", "5.6.24")).limits == ()
     assert dialect_of(Release("mysql", "5.7.44")).limits == DIALECTS["mysql"].limits
+
+
+def test_one_that_changes_the_variable_of_the_times(place: Place) -> None:
+    """Protects the other statements: its time is not known, and no reason to give up."""
+    [own, other] = place.measure("SELECT @lab_began := NULL; SELECT 1")
+    assert "no time" in own.error
+    assert (other.error, other.plan != ()) == ("", True)
