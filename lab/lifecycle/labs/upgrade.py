@@ -39,7 +39,6 @@ from lab.lifecycle.nodes.inspect import (
     node_of,
     nodes_of,
     record_of,
-    running_nodes,
 )
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import USUAL
@@ -115,12 +114,12 @@ def _check(ctx: Context, record: LabRecord) -> None:
             f"{record.name} was made without a template: its nodes cannot be upgraded",
             hint="labs of a host that captures RAM can be",
         )
-    nodes = nodes_of(ctx, record.name)
-    absent = {node.name for node in nodes}
-    absent -= {node.name for node in running_nodes(ctx, record.name)}
+    guests = ctx.hypervisor.guests()
+    running = {name for name, guest in guests.items() if guest.state == "running"}
+    absent = [node.name for node in nodes_of(ctx, record.name) if node.guest not in running]
     if absent:
         raise NotReady(
-            f"{', '.join(sorted(absent))} of {record.name} does not run",
+            f"{', '.join(absent)} of {record.name} does not run",
             hint=f"`lab start {record.name}` first",
         )
 

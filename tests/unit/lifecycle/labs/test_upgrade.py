@@ -229,6 +229,12 @@ def test_what_is_refused(ctx: Context) -> None:
         upgrade(ctx, UpgradeLab(lab="shop", to="mysql:9.7"), timeout=20)
     with pytest.raises(Conflict, match="has the image"):
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert ctx.hypervisor.memory is not None
+    ctx.hypervisor.memory.pause([inspect.node_of(ctx, "shop", "n2").guest])
+    with pytest.raises(NotReady, match="n2 of shop does not run") as paused:
+        upgrade(ctx, UpgradeLab(lab="shop", to="mariadb:11.8"), timeout=20)
+    assert paused.value.hint == "`lab start shop` first"
+    assert start(ctx, "shop", timeout=20).state == "ready"
     power.stop(ctx, "shop", node="n2")
     with pytest.raises(NotReady, match="n2 of shop does not run"):
         upgrade(ctx, UpgradeLab(lab="shop", to="mariadb:11.8"), timeout=20)
