@@ -53,6 +53,8 @@ NO_DATA = (
     "SET SESSION wsrep_sync_wait = 1",
     "SET SESSION sql_log_bin = 0",
     "SET SESSION sql_log_bin = 1",
+    "SET GLOBAL flush = ON",
+    "SET GLOBAL flush = OFF",
 )
 """Statements that touch no data: a node executes them even without its cluster."""
 READ_LOCK = "FLUSH TABLES WITH READ LOCK"
