@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from lab.errors import NotReady
 from lab.marks import Public, public
+from lab.units import counted
 
 StepState = Literal["upgraded", "failed", "rolled back"]
 """How a step of an upgrade ended; rolled back: it failed, and the lab is as it was before it."""
@@ -88,6 +89,15 @@ class UpgradeStep:
     """How many of the user's statements both of its servers executed."""
     why: Public[str] = ""
     """Why it failed."""
+
+    @property
+    def summary(self) -> str:
+        """What became of the user's statements, in a line."""
+        fail = sum("fails" in one.differs for one in self.statements)
+        differ = len(self.statements) - fail
+        compared = counted(self.compared, "statement")
+        both = f"{compared} executed before and after, {differ} of them differ"
+        return f"{both}; {counted(fail, 'statement')} fail since" if fail else both
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,7 @@ def _step(body: Element, step: UpgradeStep) -> None:
             _text(body, "h3", title)
             _lines(body, lines)
     if step.compared or step.statements:
-        differ = counted(len(step.statements), "statement")
-        _text(body, "h3", f"{differ} of {step.compared} differ")
+        _text(body, "h3", step.summary)
     for one in step.statements:
         _statement(body, one)
 

@@ -173,8 +173,7 @@ def _text(view: UpgradeView) -> str:
         ):
             lines += [f"{step.node}: {what}: {one}" for one in found]
         if step.compared or step.statements:
-            differ = counted(len(step.statements), "statement")
-            lines.append(f"{step.node}: {differ} of {step.compared} differ")
+            lines.append(f"{step.node}: {step.summary}")
         for one in step.statements:
             lines += [f"{step.node}: {line}" for line in _statement(one)]
     if view.workload is not None:

@@ -60,7 +60,8 @@ def test_all_of_the_report_is_there() -> None:
     """Protects from a field that is added to the report and to no page."""
     text = " ".join(Page(upgrade_page(VIEW)).texts)
     for said in ("61.2 s", "3.5 s", "2.2 s", "123.4 ms", "500.0 ms", "1000", "2000",
-                 "2 statements of 7", "exit code 9", "12.8 s", "by itself",
+                 "7 statements executed before and after, 2 of them differ",
+                 "exit code 9", "12.8 s", "by itself",
                  "11 acknowledged", "13 lost", "12 refused"):  # fmt: skip
         assert said in text
     known = {
@@ -120,3 +121,10 @@ def test_rows_of_which_nothing_is_known_are_not_good() -> None:
     view = replace(VIEW, steps=(replace(STEP, state="upgraded"),), lost=None)
     assert 'class="good"' not in upgrade_page(view)
     assert 'class="good"' in upgrade_page(replace(view, lost=0))
+
+
+def test_statements_are_counted_by_what_became_of_them() -> None:
+    """Protects from "1 statement of 0 differ", of one that only the older server executed."""
+    step = replace(STEP, compared=0, statements=(replace(STATEMENT, differs=("fails",)),))
+    said = "0 statements executed before and after, 0 of them differ; 1 statement fail since"
+    assert step.summary == said
