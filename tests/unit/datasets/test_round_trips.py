@@ -105,6 +105,7 @@ def _programs(name: DialectName, place: Path) -> dict[str, str]:
                              ("mariadb", "mariadb-client-core")):  # fmt: skip
         found, env = client(program, package)
         (place / program).symlink_to(found)
+    (place / "mariadbd").symlink_to(mariadb_server.daemon())  # the guest's server is of MariaDB
     return env
 
 
