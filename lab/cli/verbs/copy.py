@@ -57,15 +57,17 @@ END
     exec 3<&-
     [ $# -gt 0 ] || { echo "the server has no database of users" >&2; exit 1; }
 fi
-if command -v mariadb-dump >/dev/null; then
-    if ! command -v mariadbd >/dev/null; then # the guest has MariaDB's client only
-        echo "the build of this server has no mysqldump; add one that has it" >&2
-        exit 1
-    fi
+if command -v mariadbd >/dev/null; then
     # It wants TLS at the socket, too, also of a server that has none.
     dump=mariadb-dump own=--skip-ssl
 else
-    dump=mysqldump own=--set-gtid-purged=OFF
+    dump=mysqldump own=--loose-set-gtid-purged=OFF
+    case $(readlink -f "$(command -v mysqldump || :)" || :) in
+    "" | */mariadb-dump) # that of MariaDB's client, which the guest has besides
+        echo "the build of this server has no mysqldump; add one that has it" >&2
+        exit 1
+        ;;
+    esac
 fi
 exec "$dump" --no-defaults "$socket" --user=root "$own" --quick \
     --single-transaction --hex-blob --routines --events --triggers \
