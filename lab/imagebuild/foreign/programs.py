@@ -49,7 +49,7 @@ def look(root: Path, kinds: Sequence[Common]) -> Found:
     """What a build that was unpacked to ``root`` holds; raises InvalidSpec if it has no server."""
     base, server = _server(root, kinds)
     everything = list(_files(base))
-    programs = {Path(server).name: server, **dict(_programs(base))}
+    programs = {Path(server).name: server, **dict(_programs(base, Path(server).parent))}
     by_name: dict[str, str] = {}
     for path in everything:
         by_name.setdefault(Path(path).name, path)
@@ -124,11 +124,11 @@ def _files(top: Path) -> Iterator[str]:
             yield (Path(here) / name).relative_to(top).as_posix()
 
 
-def _programs(base: Path) -> Iterator[tuple[str, str]]:
-    """Programs by name, links among them; the first directory counts."""
+def _programs(base: Path, beside: Path) -> Iterator[tuple[str, str]]:
+    """Programs by name, links among them; the first directory counts, ``beside`` as the last."""
     seen = set()
     whole = base.resolve()
-    for directory in _DIRECTORIES:
+    for directory in (*_DIRECTORIES, beside):
         place = base / directory
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             real = path.resolve()

@@ -141,6 +141,13 @@ def test_what_installs_itself_elsewhere_is_found(tmp_path: Path) -> None:
     assert (found.base, found.server) == ("usr/local/mysql", "sbin/mariadbd")
 
 
+def test_programs_beside_the_server_are_found(tmp_path: Path) -> None:
+    """Protects `lab dump` of a build that has all in one directory, without client."""
+    for name in ("mysqld", "mysqldump"):
+        shutil.copy(PROGRAM, tmp_path / name)
+    assert look(tmp_path, KINDS).programs == {"mysqld": "mysqld", "mysqldump": "mysqldump"}
+
+
 def hostile(tmp_path: Path, *members: tarfile.TarInfo) -> Path:
     target = packed(mariadb_tree(tmp_path / "x"), tmp_path / "given", "w")
     with tarfile.open(target, "a") as archive:
