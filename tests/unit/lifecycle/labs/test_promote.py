@@ -199,7 +199,8 @@ def _fail_over(ctx: Context) -> None:
     promote(ctx, "shop", "n2", force=True, timeout=10)
 
 
-@pytest.mark.parametrize("again", ["promote", pytest.param("start", marks=pytest.mark.rare)])
+@pytest.mark.rare  # that of a failover, below, runs always
+@pytest.mark.parametrize("again", ["promote", "start"])
 def test_kills_of_a_switchover(world: World, again: str) -> None:
     """Protects against two sources, and none: whatever was done is completed by what follows."""
     with world.open() as ctx:
