@@ -172,18 +172,10 @@ def _changed(sent: Sent, request: Power | Promote | RollBack) -> Lab:
 
 
 def _upgraded(sent: Sent, _: Request) -> UpgradeView:
-    """The report, also of a job that failed because a step did; else as ``_built``."""
-    deadline = deadline_of(sent.timeout)
-    with Undo() as undo:
-        undo.push("the request", lambda: _cancel_job(sent))
-        try:
-            answer = sent.ask()
-        except LabError:
-            undo.keep()  # refused
-            raise
-        job_id = read(answer.body, Job).id
-        job = sent.jobs.follow(job_id, sent.listener, timeout=deadline.left)
-        undo.keep()
+    """The report, also of a job that failed because a step did."""
+    job = _ended(sent)[1]
+    if job is None:
+        raise AssertionError  # an upgrade makes nothing of its own, which 201 would say
     try:
         return read(sent.get("jobs", job.id, "report"), UpgradeView)
     except NotFound:
@@ -255,6 +247,16 @@ def _dataset(sent: Sent, _: Request) -> DatasetView:
 
 def _built(sent: Sent, what: str) -> Any:
     """What a request builds, one of ``what``. If this raises, its job is cancelled and undone."""
+    answer, job = _ended(sent)
+    about = job.check().about if job else ""
+    return sent.get(what, about.partition(":")[2]) if about else answer.body
+
+
+def _ended(sent: Sent) -> tuple[Answer, Job | None]:
+    """The answer, and its job once that has ended, unless the answer is what was made.
+
+    If this raises, the job is cancelled and undone.
+    """
     deadline = deadline_of(sent.timeout)
     with Undo() as undo:
         undo.push("the request", lambda: _cancel_job(sent))
@@ -263,14 +265,12 @@ def _built(sent: Sent, what: str) -> Any:
         except LabError:
             undo.keep()  # refused
             raise
-        about = ""
+        job = None
         if answer.status != 201:
             job_id = read(answer.body, Job).id
             job = sent.jobs.follow(job_id, sent.listener, timeout=deadline.left)
-            undo.keep()
-            about = job.check().about
         undo.keep()
-    return sent.get(what, about.partition(":")[2]) if about else answer.body
+    return answer, job
 
 
 def _cancel_job(sent: Sent) -> None:
