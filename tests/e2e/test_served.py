@@ -142,6 +142,7 @@ def _all_apart(site: Site, *words: str) -> None:
     assert site.settled() == []
 
 
+@pytest.mark.rare
 def test_a_server_that_was_used(image: Site) -> None:
     """`lab branch`, `rollback --to` and `start` of a lab whose SSH and SQL were in use."""
     _all_apart(image, "single")

@@ -75,6 +75,7 @@ def load(server: Server, sql: Iterable[bytes]) -> None:
             assert process.wait(SECONDS) == 0
 
 
+@pytest.mark.rare
 def test_generated_data(servers: tuple[Server, Server]) -> None:
     server, _ = servers
     # As in groups and in Percona XtraDB Cluster.

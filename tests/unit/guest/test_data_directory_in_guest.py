@@ -92,6 +92,7 @@ def test_a_data_directory_becomes_the_servers_data(guest: Guest, tmp_path: Path)
     ]
 
 
+@pytest.mark.rare
 def test_a_backup_of_xtrabackup_becomes_the_servers_data(guest: Guest, tmp_path: Path) -> None:
     """As --prepare leaves it: real files of a server, without its redo log."""
     with server() as db:
