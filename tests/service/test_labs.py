@@ -271,7 +271,9 @@ def test_the_list_that_programs_poll_is_the_same_as_any(here: Site, scope: Scope
     routed = here.ask("GET", "/v1/labs?limit=100", token=token)
     own = ("x-request-id", "date")
     assert plain.json()["items"]
-    assert plain.text == routed.text
+    both = [answer.json() for answer in (plain, routed)]
+    first, second = ({**page, "items": [timeless(lab) for lab in page["items"]]} for page in both)
+    assert first == second
     assert (plain.status_code, "password" in plain.text) == (200, scope != "read")
     assert {k: v for k, v in plain.headers.items() if k not in own} == {
         k: v for k, v in routed.headers.items() if k not in own
