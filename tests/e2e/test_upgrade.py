@@ -63,6 +63,29 @@ def test_a_rolling_upgrade(both: Site, blueprint: str) -> None:
     assert both.settled() == []
 
 
+def test_those_who_connect_through_a_proxy(both: Site) -> None:
+    """Its endpoint answers while each server is away, but for the time of a failover."""
+    name = both.name("prx")
+    words = ("galera", "--nodes", "2", "--arbiter", "--proxy", "haproxy")
+    with both.up(*words, "--engine", OLDER, "--name", name) as view:
+        fill(view["dsn"])
+        report = both.lab(
+            "upgrade", name, "--to", NEWER, "--timeout", SECONDS, "-o", "json", timeout=1800
+        ).json
+        assert [step["node"] for step in report["steps"]] == ["n2", "n1"]
+        assert {step["state"] for step in report["steps"]} == {"upgraded"}
+        assert (report["lost"], report["changed"]) == (0, [])
+        for step in report["steps"]:
+            [endpoint] = [at for at in step["unanswered"] if at.endswith(" rw")]
+            assert step["unanswered"][endpoint] < step["unanswered"][step["node"]] / 2, step
+        head, _, _ = view["dsn"].rpartition("@")
+        [[version]] = query(f"{head}@{view['addresses']['rw'][0]}/", "SELECT VERSION()")
+        assert str(version).startswith("11.8.")
+        shown = both.lab("status", name, "-o", "json").json["lab"]
+        assert shown["state"] == "ready"
+    assert both.settled() == []
+
+
 def test_an_option_that_the_new_series_removed(both: Site) -> None:
     """The step is reported with the server's own words, and the lab is as it was."""
     name = both.name("old")
