@@ -27,6 +27,10 @@ _EVERY = 0.25
 _LOOK = 0.5
 """Seconds between two questions to an endpoint."""
 _ANSWER = 5.0
+"""Seconds for what is written and asked again and again: later, it is no answer."""
+_ASKED_ONCE = 60.0
+"""And for what the report needs: a server that has just started reads its catalogue first, which
+takes seconds where it is emulated."""
 _SETTLED = 30.0
 _LONG = 600.0
 _MADE = (
@@ -234,7 +238,8 @@ class Probe:
         while not self._over.wait(_EVERY):
             number += 1
             try:
-                taker = self._anywhere([f"INSERT INTO {SCHEMA}.writes VALUES ({number})"])  # noqa: S608
+                row = f"INSERT INTO {SCHEMA}.writes VALUES ({number})"  # noqa: S608
+                taker = self._anywhere([row], _ANSWER)
             except LabError:
                 with self._lock:
                     self._refused += 1
@@ -270,12 +275,12 @@ class Probe:
     def _servers(self) -> list[Node]:
         return [node for node in nodes_of(self.ctx, self.record.name) if node.has_server]
 
-    def _anywhere(self, statements: Sequence[str]) -> str:
+    def _anywhere(self, statements: Sequence[str], timeout: float = _ASKED_ONCE) -> str:
         """The server that executes statements, the first; raises the error of the last."""
         failed: LabError | None = None
         for node in self._servers():
             try:
-                self._ask(node, statements)
+                self._ask(node, statements, timeout)
             except LabError as error:
                 failed = error
             else:
@@ -283,7 +288,7 @@ class Probe:
         raise failed or NotReady(f"{self.record.name} has no server")
 
     def _ask(
-        self, node: Node, statements: Sequence[str], timeout: float = _ANSWER
+        self, node: Node, statements: Sequence[str], timeout: float = _ASKED_ONCE
     ) -> list[tuple[tuple[object, ...], ...]]:
         found = self.ctx.ways.sql_all(self._account, node.sql_port, statements, timeout=timeout)
         return [one.rows for one in found]
