@@ -65,6 +65,23 @@ def installation() -> Iterator[Site]:
                 assert not site.root.exists()
 
 
+@pytest.fixture(autouse=True)
+def apart(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that failed, the next ones do not find its datasets and engines.
+
+    Those that a lab uses are refused: the fixtures that have them remove them.
+    """
+    session = request.session
+    before = session.testsfailed
+    yield
+    if session.testsfailed > before and "installation" in request.fixturenames:
+        site: Site = request.getfixturevalue("installation")
+        for dataset in site.lab("dataset", "ls", "-o", "name", code=None).stdout.split():
+            site.lab("dataset", "rm", dataset, code=None)
+        for engine in site.home.engines.glob("*"):
+            site.lab("engine", "rm", engine.name, code=None)
+
+
 @pytest.fixture(scope="session")
 def image(installation: Site) -> Site:
     """The installation with the MariaDB image."""

@@ -32,8 +32,8 @@ def engine(site: Site, build: str, change: Callable[[Path], Path] | None = None)
         pytest.skip(str(error))
     name = build.replace(".", "-")
     ready(site, "engine", "add", name, "--from", str(directory))
-    ready(site, "image", "build", name)
     try:
+        ready(site, "image", "build", name)
         yield name
     finally:
         site.lab("engine", "rm", name)
@@ -94,13 +94,14 @@ def test_a_group_becomes_another_build(installation: Site, tmp_path: Path) -> No
         source = upstream(MYSQL, "sid", tmp_path)
     except NoServer as error:
         pytest.skip(str(error))
-    added(installation, "whole", source, "9.7", "group-replication")
-    ready(installation, "image", "build", "whole")
-    with installation.up("group", "--engine", "mysql:9.7", "--name", name) as view:
+    with (
+        whole(installation, source) as build,
+        installation.up("group", "--engine", "mysql:9.7", "--name", name) as view,
+    ):
         fill(view["dsn"])
         rows = installation.sql(name, "n1", ROWS)
         report = installation.lab(
-            "upgrade", name, "--to", "whole", "--timeout", SECONDS, "-o", "json", timeout=1800
+            "upgrade", name, "--to", build, "--timeout", SECONDS, "-o", "json", timeout=1800
         ).json
         assert {step["state"] for step in report["steps"]} == {"upgraded"}
         assert (report["lost"], report["changed"]) == (0, [])
@@ -108,8 +109,18 @@ def test_a_group_becomes_another_build(installation: Site, tmp_path: Path) -> No
             [[base]] = installation.sql(name, node, "SELECT @@basedir")
             assert str(base).rstrip("/") == "/opt/lab/server"
             assert installation.sql(name, node, ROWS) == rows
-    installation.lab("engine", "rm", "whole")
     assert installation.settled() == []
+
+
+@contextmanager
+def whole(site: Site, source: Path) -> Iterator[str]:
+    """A build of MySQL 9.7, as an engine for the block."""
+    added(site, "whole", source, "9.7", "group-replication")
+    try:
+        ready(site, "image", "build", "whole")
+        yield "whole"
+    finally:
+        site.lab("engine", "rm", "whole")
 
 
 def test_a_build_without_the_program_that_upgrades(installation: Site) -> None:
