@@ -55,6 +55,8 @@ NO_TESTS = 5
 """pytest's exit status if no test was selected."""
 INTERRUPTED = 2
 """And if it was interrupted."""
+ALL_ON_ZFS = 10800.0
+"""Seconds that all tests on ZFS may take for one release."""
 CLEAN_UP = 120.0
 """Seconds that an interrupted part has to remove what it made, and report."""
 SLOWEST = ("--durations=20", "--durations-min=1")
@@ -169,8 +171,10 @@ def command(part: str, options: Options) -> list[str]:
     if part == "zfs":
         if others and not platform:
             return []
-        argv = [sys.executable, "-m", "testvm", "test", "--releases", options.suites, "--"]
-        return [*argv, *SLOWEST, *options.marks(), *platform, *rest]
+        argv = [sys.executable, "-m", "testvm", "test", "--releases", options.suites]
+        # All of them beside two other guests: they share two cores.
+        argv += ["--timeout", f"{ALL_ON_ZFS:g}"] if options.everything else []
+        return [*argv, "--", *SLOWEST, *options.marks(), *platform, *rest]
     if platform and not others:
         return []
     reports = [f"--junitxml={RESULTS / part}.xml", f"--left-out={RESULTS / part}.left-out"]
