@@ -46,7 +46,7 @@ from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.engine import check_engine, default_engine
 from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.images.provenance import read_provenance
-from lab.names import DATASET, LAB_NAME, parse_dataset
+from lab.names import DATASET, ENGINE, LAB_NAME, parse_dataset
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
@@ -168,9 +168,14 @@ async def refresh(
     force: Annotated[
         bool, Query(description="Also if the source has much less than the latest version.")
     ] = False,
+    engine: Annotated[
+        str,
+        Query(pattern=ENGINE, description="What it is loaded by; default: as the latest version."),
+    ] = "",
 ) -> Response:
     """Make the next version from the same source; versions beyond `keep` are removed."""
-    job = await in_thread(submit_refresh, jobs, caller, name, key, force)
+    asked = RefreshDataset(name=name, engine=engine, force=force)
+    job = await in_thread(submit_refresh, jobs, caller, asked, key)
     return await job_answer(core, job, wait, partial(_made, core, caller))
 
 
@@ -282,13 +287,13 @@ def _sent(core: Core, caller: Caller, identity: str, before: JobRecord | None) -
 
 
 def submit_refresh(
-    jobs: Jobs, caller: Caller, name: str, key: str | None, force: bool = False
+    jobs: Jobs, caller: Caller, request: RefreshDataset, key: str | None
 ) -> JobRecord:
     """Submit the job that makes the next version of a dataset.
 
     Raises NotFound, Forbidden, InvalidSpec, Busy, LimitReached.
     """
-    core = jobs.core
+    core, name = jobs.core, request.name
     record = _changeable(core, caller, name)[-1]
     latest = latest_of(core.store, name)
     if latest is None:
@@ -298,7 +303,9 @@ def submit_refresh(
     if not made.source.startswith(_OPEN):
         _check_admin(caller, "sources on the host and servers that it reaches")
     guest = dataset.guest_size(core.store, dataset.refreshable(name, made))
-    request, project = RefreshDataset(name=name, force=force), record.project or None
+    if request.engine:
+        dataset.another_engine(core.settings.home, name, made, request.engine)
+    project = record.project or None
     job = new_job(caller.token, request, project=project, key=key, guests=[guest])
 
     def check() -> None:

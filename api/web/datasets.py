@@ -16,6 +16,7 @@ from lab.api.routes.datasets import Name, Which
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
+from lab.requests.datasets import RefreshDataset
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -46,7 +47,7 @@ def refresh(
     """Make the next version of a dataset, and show its job."""
 
     def act() -> str:
-        return f"/jobs/{datasets.submit_refresh(jobs, caller, name, None).id}"
+        return f"/jobs/{datasets.submit_refresh(jobs, caller, RefreshDataset(name=name), None).id}"
 
     return pages.done(act, partial(_page, request, core, caller))
 

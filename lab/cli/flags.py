@@ -413,7 +413,7 @@ def on_engine(
     if not found:
         raise NotFound(
             f"no version of the dataset {spec.dataset} is on {engine}",
-            hint=f"`lab dataset create {name} --engine {engine} --from SOURCE` makes one",
+            hint=f"`lab dataset refresh {name} --engine {engine}` makes one of the same source",
         )
     return replace(spec, dataset=f"{name}@{max(found)}")
 

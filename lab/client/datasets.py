@@ -83,15 +83,18 @@ class Datasets:
         self,
         name: str,
         *,
+        engine: str = "",
         force: bool = False,
         timeout: float | None = None,
         listener: Listener | None = None,
     ) -> DatasetView:
         """Make the next version from the same source; raises as ``create``.
 
+        ``engine``: what it is loaded by; empty: as the latest version.
         ``force``: also if the source has much less than the latest version.
         """
-        return self._made(RefreshDataset(name=name, force=force), timeout, listener)
+        asked = RefreshDataset(name=name, engine=engine, force=force)
+        return self._made(asked, timeout, listener)
 
     def remove(self, which: str, *, defer: bool = False, listener: Listener | None = None) -> bool:
         """Remove a version, or all of a dataset; whether it is gone.

@@ -99,10 +99,14 @@ def run(
     method, path, end = WAYS[type(request)]
     given = {} if isinstance(request, Power) else body_of(request)  # its path says all of it
     in_query = method == "DELETE" or isinstance(request, RefreshDataset)
-    query = {name: str(value).lower() for name, value in given.items()} if in_query else {}
+    query = {name: _in_query(value) for name, value in given.items()} if in_query else {}
     body = given if given and not in_query else None
     sent = Sent(wire, jobs, method, path_of(*path(request)), body, query, listener, timeout)
     return end(sent, request)
+
+
+def _in_query(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _lab(sent: Sent, request: CreateLab) -> Lab:

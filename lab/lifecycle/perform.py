@@ -156,7 +156,7 @@ def _create_dataset(ctx: Context, asked: CreateDataset, _: float) -> DatasetView
 def _refresh_dataset(ctx: Context, asked: RefreshDataset, _: float) -> DatasetView:
     from lab.lifecycle.datasets import dataset
 
-    return dataset.refresh(ctx, asked.name, keep=asked.keep, force=asked.force)
+    return dataset.refresh(ctx, asked.name, engine=asked.engine, keep=asked.keep, force=asked.force)
 
 
 def _delete_dataset(ctx: Context, asked: DeleteDataset, _: float) -> bool:

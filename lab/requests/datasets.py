@@ -117,9 +117,18 @@ class CreateDataset(Request, frozen=True, kw_only=True):
 class RefreshDataset(Request, frozen=True, kw_only=True):
     """The next version of a dataset."""
 
-    LATER = ("force",)
+    LATER = ("force", "engine")
 
     name: Annotated[str, Mark("about", "dataset")] = ""
+    engine: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=ENGINE,
+            description="What the next version is loaded by; default: as the latest.",
+            examples=["mysql"],
+        ),
+    ] = ""
     keep: Annotated[int | None, HOST_ONLY] = None
     """Versions; None: as it was created."""
     force: bool = False

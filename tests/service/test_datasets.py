@@ -257,6 +257,19 @@ def _failed(here: Site) -> bool | None:
     return (last is not None and last["state"] == "failed") or None
 
 
+def test_versions_on_several_engines(here: Site, tmp_path: Path) -> None:
+    """Protects comparisons: the same data on each engine."""
+    dump = tmp_path / "drawn.sql"
+    dump.write_bytes(WHOLE)
+    with Client(str(here.client.base_url), here.admin) as client:
+        assert client.datasets.create("drawn", str(dump)).image == "mariadb-drawn.1"
+        second = client.datasets.refresh("drawn", engine="mariadb:10.11")
+        assert (second.at, second.image) == ("drawn@2", "mariadb-10.11-drawn.2")
+        with pytest.raises(InvalidSpec, match="there is no engine 'oracle'"):
+            client.datasets.refresh("drawn", engine="oracle")
+        assert client.datasets.remove("drawn")
+
+
 def test_the_client(here: Site) -> None:
     """Protects programs against a service: the same values as on the host."""
     heard: list[Event] = []
@@ -272,6 +285,8 @@ def test_the_client(here: Site) -> None:
         assert client.datasets.scan("bench") == []
         with pytest.raises(Forbidden):
             client.datasets.create("x", "/srv/shop.sql")
+        with pytest.raises(InvalidSpec, match="is made of a lab, and has its engine"):
+            client.datasets.refresh("bench", engine="mysql")
         assert client.datasets.remove("bench@1")
         assert client.datasets.remove("bench", defer=True)
         assert client.datasets.all() == []

@@ -205,11 +205,21 @@ def create(
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 
-@manual("lab dataset refresh shop")
+@manual("lab dataset refresh shop", "lab dataset refresh shop --engine mariadb:10.11")
 def refresh(
     ctx: typer.Context,
     which: Which,
     *,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="ENGINE[:SERIES]",
+            show_default=False,
+            autocompletion=complete.engines,
+            help="What the version is loaded by; default: as the latest one.",
+        ),
+    ] = "",
     force: Annotated[
         bool,
         typer.Option(
@@ -224,7 +234,7 @@ def refresh(
     app = app_of(ctx)
     how = parse_format(output)
     with app.open(doing="removing the unfinished dataset") as session:
-        view = session.run(RefreshDataset(name=which, force=force))
+        view = session.run(RefreshDataset(name=which, engine=engine, force=force))
     emit(view, how, table=lambda: shown(view, app.now()), names=lambda: [view.at])
 
 

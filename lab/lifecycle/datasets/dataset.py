@@ -30,7 +30,13 @@ from lab.lifecycle.captures import retire
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import of_lab
-from lab.lifecycle.datasets.engine import Chosen, check_source, choose, default_engine
+from lab.lifecycle.datasets.engine import (
+    Chosen,
+    check_engine,
+    check_source,
+    choose,
+    default_engine,
+)
 from lab.lifecycle.datasets.load import (
     MASK,
     Load,
@@ -50,6 +56,7 @@ from lab.lifecycle.images.provenance import Provenance, read_provenance, write_p
 from lab.lifecycle.nodes.inspect import record_of
 from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
+from lab.paths import Home
 from lab.requests.datasets import CreateDataset
 from lab.spec import NodeSize
 from lab.state.records import ImageRecord, LabRecord
@@ -125,18 +132,22 @@ def check_free(store: Store, name: str, project: str) -> None:
 
 
 def refresh(
-    ctx: Context, name: str, *, keep: int | None = None, force: bool = False
+    ctx: Context, name: str, *, engine: str = "", keep: int | None = None, force: bool = False
 ) -> DatasetView:
     """Make the next version from the same source; versions beyond those to keep are removed.
 
-    Those that labs use go with the last of these labs. ``keep``: None for what ``create`` was
-    given; ``force``: also if the source has much less than the latest version. Raises as
-    ``create``, NotFound, and Conflict for such a source: all versions stay.
+    Those that labs use go with the last of these labs. ``engine``: empty for that of the latest
+    version. ``keep``: of the versions on the same engine; None for what ``create`` was given;
+    ``force``: also if the source has much less than the latest version. Raises as ``create``,
+    NotFound, and Conflict for such a source: all versions stay.
     """
     with _series(ctx, name):
         record = version_named(ctx, name)
         made = read_provenance(ctx, record)
         source = refreshable(name, made)
+        if engine:
+            chosen = another_engine(ctx.home, name, made, engine)
+            made = replace(made, blueprint=chosen.blueprint, engine=chosen.engine)
         if isinstance(source, LabCapture):
             of = record_of(ctx, source.lab)
             if of.project != made.lab_project:
@@ -148,11 +159,28 @@ def refresh(
         accept = anything if force else no_less(f"{name}@{record.version}", made.tables)
         made = replace(made, keep=made.keep if keep is None else keep)
         view = _make(ctx, name, made, source, record.project, accept)
-        there = [one for one in versions_of(ctx, name) if not one.removing]
+        its = ctx.store.images.get(view.image).recipe
+        there = [one for one in versions_of(ctx, name) if one.recipe == its and not one.removing]
         if most := made.keep:
             for old in there[:-most]:
                 remove(ctx, f"{name}@{old.version}", defer=True)
         return view
+
+
+def another_engine(home: Home, name: str, made: Provenance, engine: str) -> Chosen:
+    """What the next version of a dataset is made on whose request names an engine.
+
+    Raises InvalidSpec for one that is not known or loads no datasets, and for a dataset of a lab.
+    """
+    if isinstance(sources.parse(made.source), LabCapture):
+        raise InvalidSpec(
+            f"dataset {name} is made of a lab, and has its engine",
+            hint="`lab dump`, then `lab dataset create --engine` from that",
+        )
+    try:
+        return check_engine(home, made.blueprint, engine)
+    except InvalidSpec:  # not of this blueprint, perhaps of another one
+        return check_engine(home, "", engine)
 
 
 def refreshable(name: str, made: Provenance) -> Source:

@@ -70,6 +70,24 @@ def test_of_the_family_of_its_dump(ctx: Context, world: World, tmp_path: Path) -
     assert not [note for note in world.notes if " is of " in note or "server is" in note]
 
 
+def test_versions_on_several_engines(ctx: Context, tmp_path: Path) -> None:
+    """Protects comparisons: a version for each engine, of the same source."""
+    path = tmp_path / "shop.sql"
+    assert made(ctx, path, OF_MYSQL, keep=1) == ("mysql", "replication")
+    second = dataset.refresh(ctx, "shop", engine="mariadb:10.11")
+    assert (second.version, second.engine.split(" ")[0], second.blueprint) == (
+        2, "mariadb", "replication",
+    )  # fmt: skip
+    for which, engine in (("shop", "mariadb"), ("shop@1", "mysql"), ("shop@2", "mariadb")):
+        spec = named(f"lab-{which.replace('@', '-')}", "single", nodes=1, dataset=which)
+        assert up(ctx, spec).engine == engine
+    # As the latest; and what is kept is kept of each engine.
+    assert dataset.refresh(ctx, "shop").engine == second.engine
+    assert [one.version for one in dataset.datasets(ctx) if one.state == "ready"] == [1, 3]
+    with pytest.raises(InvalidSpec, match="there is no engine 'oracle'"):
+        dataset.refresh(ctx, "shop", engine="oracle")
+
+
 @pytest.mark.parametrize(
     ("content", "values", "engine", "plan"),
     [
