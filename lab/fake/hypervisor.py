@@ -20,6 +20,7 @@ from lab.fake.guests import Guests
 from lab.fake.memory import FakeMemory, size_ram
 from lab.fake.servers import FakeServers
 from lab.hypervisor import (  # fmt: skip
+    SHUTDOWN_SECONDS,
     Capabilities,
     DirectBoot,
     Guest,
@@ -100,7 +101,7 @@ class FakeHypervisor:
                 inside = guest_side.read_inside(guest.disks)
                 guest_side.write_inside(guest.disks, replace(inside, apart="failed"))
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
         """See Hypervisor; never waits, as what does not shut down at once never will."""
         self._before("stop")
         with self._guests.hold():

@@ -16,6 +16,11 @@ GuestState = Literal["running", "paused", "stopped", "unknown"]
 """``unknown``: of a recorded guest whose hypervisor does not answer; no driver says that."""
 
 
+SHUTDOWN_SECONDS = 600.0
+"""How long a guest may take to shut down: its server writes what it has in memory, and a member of
+a group leaves that first. Where a guest is emulated that takes minutes."""
+
+
 @dataclass(frozen=True)
 class Disk:
     """A disk of a guest. ``serial`` is how the guest finds it, at most 20 characters."""
@@ -300,7 +305,7 @@ class Hypervisor(Protocol):
         of its ports, HostUnfit if it cannot be started for another reason.
         """
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
         """Stop a guest: ``force``: power off, else request a shutdown; no error if it is absent.
 
         Raises NotReady if it has not shut down after ``timeout`` seconds, Conflict if the guest of

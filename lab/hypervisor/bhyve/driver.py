@@ -15,7 +15,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from lab.errors import Conflict, HostUnfit, LabError, NotFound
-from lab.hypervisor import Capabilities, Guest, GuestShape, GuestSpec
+from lab.hypervisor import SHUTDOWN_SECONDS, Capabilities, Guest, GuestShape, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, AgentChannel
 from lab.hypervisor.bhyve import redirects, text
 from lab.hypervisor.bhyve.command import vm
@@ -113,7 +113,7 @@ class BhyveHypervisor:
                 self.stop(guest.name, force=True)
             raise
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
         """See Hypervisor."""
         place = self._place()
         row = listed().get(guest)

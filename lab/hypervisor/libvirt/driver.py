@@ -27,6 +27,7 @@ from lab.errors import (
     RestoreFailed,
 )
 from lab.hypervisor import (
+    SHUTDOWN_SECONDS,
     Capabilities,
     DirectBoot,
     Disk,
@@ -207,7 +208,7 @@ class LibvirtHypervisor:
                 new,
             )
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = 60.0) -> None:
+    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
         """See Hypervisor."""
         try:
             domain = self._find(guest)
