@@ -59,11 +59,12 @@ _WIDTH = 500
 _TELLS = re.compile(r"\[(?:ERROR|Warning)\]")
 _OURS = "user: 'unauthenticated'"
 """In a line of the log: somebody looked whether its port is open."""
-_LOCKED_OUT = (
+LOCKED_OUT = (
     "SELECT CONCAT(user, '@', host, ' (', plugin, ')') FROM mysql.user WHERE plugin NOT IN"
     " (SELECT plugin_name FROM information_schema.plugins WHERE plugin_status = 'ACTIVE')"
-    " AND user NOT IN ('PUBLIC', '') LIMIT 100"
+    " AND plugin <> '' LIMIT 100"
 )
+"""Accounts that cannot log in; a role of MariaDB, and its PUBLIC, have no plugin."""
 
 
 def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
@@ -306,7 +307,7 @@ def _findings(
         options = optionlog.changed(lines, own)
         log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
     with suppress(LabError):
-        question = f"{_LOCKED_OUT}\n".encode()
+        question = f"{LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
         locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
     return _Findings(
