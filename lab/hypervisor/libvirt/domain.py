@@ -153,7 +153,9 @@ def _os(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
     if isinstance(guest.boot, DirectBoot):
         _text(os, "kernel", str(guest.boot.kernel))
         _text(os, "initrd", str(guest.boot.initrd))
-        known = f" tsc_early_khz={machine.tsc_khz}" if machine.tsc_khz else ""
+        # Nor is it compared with an emulated timer: where the host is busy that is late, and Linux
+        # would leave the counter for that timer, each look at which ends the translated code.
+        known = f" tsc_early_khz={machine.tsc_khz} tsc=nowatchdog" if machine.tsc_khz else ""
         _text(os, "cmdline", f"{guest.boot.cmdline}{known}")
     else:
         _text(os, "loader", machine.firmware, readonly="yes", type="rom")
