@@ -28,6 +28,7 @@ from lab.hypervisor import (  # fmt: skip
     GuestSpec,
 )
 from lab.names import GuestName
+from lab.progress import never_halt
 
 
 class FakeHypervisor:
@@ -101,7 +102,14 @@ class FakeHypervisor:
                 inside = guest_side.read_inside(guest.disks)
                 guest_side.write_inside(guest.disks, replace(inside, apart="failed"))
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
+    def stop(
+        self,
+        guest: GuestName,
+        *,
+        force: bool,
+        timeout: float = SHUTDOWN_SECONDS,
+        halt: Callable[[], None] = never_halt,
+    ) -> None:
         """See Hypervisor; never waits, as what does not shut down at once never will."""
         self._before("stop")
         with self._guests.hold():
@@ -109,6 +117,8 @@ class FakeHypervisor:
                 record = self._guests.find(guest, self._home)
             except NotFound:
                 return
+            if not force:
+                halt()
             if not force and record.state != "running":
                 raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
             self._before("commit")

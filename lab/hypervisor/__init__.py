@@ -17,8 +17,8 @@ GuestState = Literal["running", "paused", "stopped", "unknown"]
 
 
 SHUTDOWN_SECONDS = 600.0
-"""How long a guest may take to shut down: its server writes what it has in memory, and a member of
-a group leaves that first. Where a guest is emulated that takes minutes."""
+"""How long a guest may take to shut down: its server writes what it has in memory, and leaves its
+cluster before. The units of servers allow more."""
 
 
 @dataclass(frozen=True)
@@ -305,11 +305,18 @@ class Hypervisor(Protocol):
         of its ports, HostUnfit if it cannot be started for another reason.
         """
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
+    def stop(
+        self,
+        guest: GuestName,
+        *,
+        force: bool,
+        timeout: float = SHUTDOWN_SECONDS,
+        halt: Callable[[], None] = never_halt,
+    ) -> None:
         """Stop a guest: ``force``: power off, else request a shutdown; no error if it is absent.
 
         Raises NotReady if it has not shut down after ``timeout`` seconds, Conflict if the guest of
-        that name is not ours.
+        that name is not ours, and the errors of ``halt``, which is called while it shuts down.
         """
 
     def guests(self) -> dict[GuestName, Guest]:

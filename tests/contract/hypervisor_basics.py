@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import CommandFailed, Conflict, HostUnfit, NotFound, NotReady, PortTaken
+from lab.errors import (
+    CommandFailed,
+    Conflict,
+    HostUnfit,
+    Interrupted,
+    NotFound,
+    NotReady,
+    PortTaken,
+)
 from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor, memory_of
 from lab.names import GuestName
 from tests.contract.hypervisor_site import (
@@ -274,6 +282,21 @@ class Stopping:
         ours.start(site.guest())
         site.booted(site.guest())
         ours.stop(site.guest().name, force=False, timeout=10)
+        assert states(ours) == {}
+
+    def test_a_shutdown_is_not_waited_for_after_an_interrupt(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        """Protects Ctrl-C and cancelled jobs: a guest may take minutes, or never shut down."""
+
+        def halt() -> None:
+            raise Interrupted("cancelled")
+
+        ours.start(site.guest())
+        site.booted(site.guest())
+        with pytest.raises(Interrupted):
+            ours.stop(site.guest().name, force=False, halt=halt)
+        ours.stop(site.guest().name, force=True)
         assert states(ours) == {}
 
 

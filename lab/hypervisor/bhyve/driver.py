@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
@@ -26,6 +26,7 @@ from lab.hypervisor.bhyve.running import end, left_locked, listed, until_running
 from lab.hypervisor.bhyve.switches import Switches
 from lab.hypervisor.bhyve.text import Row
 from lab.names import GuestName
+from lab.progress import never_halt
 
 FIRMWARE = Path("/usr/local/share/uefi-firmware/BHYVE_UEFI.fd")
 """The firmware of guests whose loader is ``uefi`` (vm::uefi in lib/vm-run of vm-bhyve)."""
@@ -113,7 +114,14 @@ class BhyveHypervisor:
                 self.stop(guest.name, force=True)
             raise
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
+    def stop(
+        self,
+        guest: GuestName,
+        *,
+        force: bool,
+        timeout: float = SHUTDOWN_SECONDS,
+        halt: Callable[[], None] = never_halt,
+    ) -> None:
         """See Hypervisor."""
         place = self._place()
         row = listed().get(guest)
@@ -122,7 +130,7 @@ class BhyveHypervisor:
                 return
             raise _not_ours(guest)
         if row is not None and row.state != "stopped":
-            end(guest, row, force=force, timeout=timeout)
+            end(guest, row, force=force, timeout=timeout, halt=halt)
         self._clear(place, [guest])
 
     def guests(self) -> dict[GuestName, Guest]:

@@ -7,7 +7,7 @@ Only its log, and the lists that ``vm`` prints, show its progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from lab.errors import HostUnfit, LabError, NotReady
@@ -49,8 +49,13 @@ def until_running(place: Place, guest: GuestName) -> None:
     raise HostUnfit(f"starting {guest}: bhyve did not run within {_START_SECONDS:g} s")
 
 
-def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
-    """Stop a running guest; raises NotReady, and the errors of ``vm`` if it still runs."""
+def end(
+    guest: GuestName, row: Row, *, force: bool, timeout: float, halt: Callable[[], None]
+) -> None:
+    """Stop a running guest; raises NotReady, and the errors of ``vm`` if it still runs.
+
+    And those of ``halt``, which is called while it shuts down.
+    """
     failed: LabError | None = None
     now: Row | None = row
     before = ""
@@ -67,6 +72,8 @@ def end(guest: GuestName, row: Row, *, force: bool, timeout: float) -> None:
             if stale.passed:
                 _destroy(guest)
                 return
+        if not force:
+            halt()
         before, now = now.state, listed().get(guest)
     if now is None or now.state == "stopped":
         return

@@ -47,6 +47,7 @@ from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
 from lab.hypervisor.libvirt.probe import captures, depended_on, host_cpu, probe
 from lab.names import GuestName
+from lab.progress import never_halt
 from lab.wait import Deadline, attempts
 
 T = TypeVar("T")
@@ -208,7 +209,14 @@ class LibvirtHypervisor:
                 new,
             )
 
-    def stop(self, guest: GuestName, *, force: bool, timeout: float = SHUTDOWN_SECONDS) -> None:
+    def stop(
+        self,
+        guest: GuestName,
+        *,
+        force: bool,
+        timeout: float = SHUTDOWN_SECONDS,
+        halt: Callable[[], None] = never_halt,
+    ) -> None:
         """See Hypervisor."""
         try:
             domain = self._find(guest)
@@ -227,6 +235,7 @@ class LibvirtHypervisor:
         for _ in attempts(Deadline.after(timeout), first=0.05, most=0.5):
             if guest not in self.guests():
                 return
+            halt()
         raise NotReady(f"{guest} did not shut down within {timeout:g} s", hint="force it")
 
     def guests(self) -> dict[GuestName, Guest]:

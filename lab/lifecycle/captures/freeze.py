@@ -40,7 +40,8 @@ def freeze(
     guests = [node.guest for node in nodes]
     if not warm:
         bring_to_rest(ctx, blueprint, images, nodes)
-        each(lambda guest: ctx.hypervisor.stop(guest, force=False), guests)
+        halt = ctx.progress.halt
+        each(lambda guest: ctx.hypervisor.stop(guest, force=False, halt=halt), guests)
     else:
         # Clones may have to boot: a node that goes back alone, or where the RAM is refused. Whom it
         # follows, MariaDB has in files that it does not sync.

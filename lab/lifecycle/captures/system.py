@@ -137,7 +137,7 @@ def _carry(
             f"the server {engine.name} {engine.version} refuses what {node.name} has",
             details=[line for line in said if "[ERROR]" in line][-5:] or said[-3:],
         ) from None
-    ctx.hypervisor.stop(node.guest, force=False)
+    ctx.hypervisor.stop(node.guest, force=False, halt=ctx.progress.halt)
 
 
 def forget_former(ctx: Context, node: Node) -> None:

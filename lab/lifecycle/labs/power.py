@@ -52,7 +52,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
         _check_made(record)
         if node is not None:
             guest = node_of(ctx, name, node).guest
-            ctx.hypervisor.stop(guest, force=force)
+            ctx.hypervisor.stop(guest, force=force, halt=ctx.progress.halt)
         else:
             _stop_all(ctx, record, nodes_of(ctx, name), force=force)
             ctx.store.labs.update(name, **STOPPED)

@@ -153,9 +153,9 @@ class Probe:
         self._over.set()
         for thread in self._threads:
             thread.join()
-        if kind is not None:
+        if kind is not None:  # an interrupt, perhaps: a server that hangs is not waited for
             with suppress(LabError):
-                self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"])
+                self._anywhere([f"DROP DATABASE IF EXISTS {SCHEMA}"], _ANSWER)
 
     def begin_step(self) -> None:
         """Measure outages from now on."""

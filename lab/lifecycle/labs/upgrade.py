@@ -272,7 +272,7 @@ def _upgraded(
 ) -> _Findings:
     """Replace the system of ``node``, and have its server upgrade its data; the lock is held."""
     with ctx.progress.step("stop", f"stopping {node.name}"):
-        ctx.hypervisor.stop(node.guest, force=False)
+        ctx.hypervisor.stop(node.guest, force=False, halt=ctx.progress.halt)
     system.replace_system(ctx, record, node, new, label, timeout)
     record = system.update_lab(ctx, record)
     node = node_of(ctx, record.name, node.name)
