@@ -66,23 +66,15 @@ def test_nothing_goes_back_if_nothing_was_done(tmp_path: Path) -> None:
     with world.open() as ctx:
         older(ctx)
 
-    def ask(
-        account: Account,
-        port: int,
-        statements: Sequence[str],
-        *,
-        timeout: float,
-        whole: bool = False,
-    ) -> list[Rows]:
+    def hear(statements: Sequence[str], _: float) -> None:
         taken = len(world.home.captures("shop")) > 0
         by_probe = statements[0] == "SELECT 1" or "lab_upgrade" in statements[0]
         if taken and not by_probe and not held(world.home, "lab", "shop"):
             by_others.enter_context(lock(world.home, "lab", "shop"))
-        return usual(account, port, statements, timeout=timeout, whole=whole)
 
     with by_others, world.open() as ctx:
-        usual = ctx.sql_all
-        view = upgrade(replace(ctx, sql_all=ask), UpgradeLab(lab="shop", to=NEWER), timeout=20)
+        asked = replace(ctx, sql_all=heard(ctx.sql_all, hear))
+        view = upgrade(asked, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     [step] = view.steps
     assert (step.state, step.after) == ("failed", "")
     assert "lab shop is busy" in step.why
@@ -131,7 +123,19 @@ def test_checksums_that_are_not_known(tmp_path: Path) -> None:
 
 def slow(usual: SqlAll, wanted: int) -> SqlAll:
     """As usual, but the question for checksums of that number is not answered."""
-    asked: list[int] = []
+    asked: list[str] = []
+
+    def hear(statements: Sequence[str], _: float) -> None:
+        if statements[0].startswith("CHECKSUM"):
+            asked.append(statements[0])
+            if len(asked) == wanted:
+                raise NotReady("it takes too long")
+
+    return heard(usual, hear)
+
+
+def heard(usual: SqlAll, hear: Callable[[Sequence[str], float], None]) -> SqlAll:
+    """As usual, after ``hear`` had the statements and their time limit; it may raise."""
 
     def ask(
         account: Account,
@@ -141,10 +145,7 @@ def slow(usual: SqlAll, wanted: int) -> SqlAll:
         timeout: float,
         whole: bool = False,
     ) -> list[Rows]:
-        if statements[0].startswith("CHECKSUM"):
-            asked.append(port)
-            if len(asked) == wanted:
-                raise NotReady("it takes too long")
+        hear(statements, timeout)
         return usual(account, port, statements, timeout=timeout, whole=whole)
 
     return ask
@@ -153,21 +154,13 @@ def slow(usual: SqlAll, wanted: int) -> SqlAll:
 def test_a_server_that_takes_long_for_its_catalogue(tmp_path: Path) -> None:
     """Protects the report on a busy host: it needs each of these answers, once."""
 
-    def ask(
-        account: Account,
-        port: int,
-        statements: Sequence[str],
-        *,
-        timeout: float,
-        whole: bool = False,
-    ) -> list[Rows]:
+    def hear(statements: Sequence[str], timeout: float) -> None:
         of_report = "information_schema" in statements[0] or "lab_upgrade" in statements[0]
         if of_report and not statements[0].startswith("INSERT") and timeout < 20:
             raise NotReady("no SQL", begun=True)
-        return usual(account, port, statements, timeout=timeout, whole=whole)
 
     with World(tmp_path).open() as ctx:
         older(ctx)
-        usual = ctx.sql_all
-        view = upgrade(replace(ctx, sql_all=ask), UpgradeLab(lab="shop", to=NEWER), timeout=20)
+        asked = replace(ctx, sql_all=heard(ctx.sql_all, hear))
+        view = upgrade(asked, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     assert (view.failed, view.lost, view.changed) == (False, 0, ())
