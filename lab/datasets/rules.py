@@ -104,9 +104,11 @@ def _rule(value: object) -> Rule:
 
 
 _TOKEN = re.compile(
-    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|[()]|(?P<wrong>['\"`;#\\]|--|/\*|\*/)",
+    r"(?P<quote>['\"])(?:\\.?|(?!(?P=quote)).)*(?P<end>(?P=quote)?)|`[^`]*(?P<tick>`?)"
+    r"|[()]|(?P<wrong>[;#\\]|--|/\*|\*/)",
     re.DOTALL,
 )
+"""A string that is not closed ends with the text: its group ``end`` or ``tick`` is empty."""
 
 
 def _check_expression(expression: str) -> None:
@@ -115,6 +117,8 @@ def _check_expression(expression: str) -> None:
     for token in _TOKEN.finditer(expression):
         if token["wrong"]:
             raise InvalidSpec(f"the expression has {token[0]!r} in it, outside of a string")
+        if "" in (token["end"], token["tick"]):
+            raise InvalidSpec(f"the expression has a string that is not closed: {token[0][:20]!r}")
         depth += {"(": 1, ")": -1}.get(token[0], 0)
         if depth < 0:
             break
