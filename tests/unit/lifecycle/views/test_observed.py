@@ -186,7 +186,7 @@ def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
         began = time.monotonic()
         with pytest.raises(NotReady) as failed:
             ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=0.412993)
-        assert time.monotonic() - began < 4 * 0.412993
+        assert time.monotonic() - began < 5, "that of the library is 10 s"
         # The rest of a limit that several questions share, without what nobody reads.
         assert failed.value.details == ("no answer within 0.413 s",)
 
