@@ -77,6 +77,8 @@ class Family:
     """Whether datasets can be made on it."""
     checks: Annotated[tuple[str, ...], list_of("a list of words", _ARGUMENT)] = ("true",)
     """The command that fails, and says why, if the server does not know all of its options."""
+    dump: Annotated[tuple[str, ...], list_of("a list of words", _ARGUMENT)] = ("mysqldump",)
+    """The program that writes databases as SQL, with options that only it knows."""
     upgrade: Annotated[tuple[str, ...], list_of("a list of words", _ARGUMENT)] = ()
     """The program, with its arguments, that upgrades system tables where the server does not."""
     run: Annotated[tuple[tuple[str, str], ...], Key("a table of dates by series", _by_date)] = ()

@@ -10,6 +10,7 @@ mydumper                          ``DB-schema-create.sql``, ``DB.TABLE-schema.sq
                                   same name), ``-schema-triggers``, ``DB-schema-post`` (routines
                                   and events); all of them also .gz and .zst; ``metadata``
 MySQL Shell                       see ``shell``
+files of SQL and nothing else     see ``scripts``
 ================================  ==================================================================
 
 Views come last, as they may use routines; triggers come after all rows, which they do not see.
@@ -25,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.config.enginefile import DialectName
-from lab.datasets import shell, tabbed
+from lab.datasets import scripts, shell, tabbed
 from lab.datasets.dump import statements
 from lab.datasets.kinds import sql
 from lab.datasets.pieces import Piece, Signature, changed, content, quoted, signature, small
-from lab.datasets.source import DumpDirectory
+from lab.datasets.source import PACKINGS, DumpDirectory
 from lab.datasets.survey import HEAD, database_of, header
 from lab.errors import InvalidSpec
 
@@ -60,6 +61,8 @@ def pieces(source: DumpDirectory, dialect: DialectName, version: str = "") -> It
         yield from shell.pieces(source.path, files, dialect, version)
     elif source.layout == "mydumper":
         yield from _of_mydumper(source.path, files)
+    elif source.layout == "scripts":
+        yield from scripts.pieces(source.path, files, _SESSION.encode())
     else:
         yield from _of_mariadb_dump(source.path, files)
     after = _files(source)
@@ -71,7 +74,7 @@ def pieces(source: DumpDirectory, dialect: DialectName, version: str = "") -> It
 def size(source: DumpDirectory) -> int:
     """Bytes of its files; 0 if some are compressed, so that nobody knows how much SQL it is."""
     files = _files(source)
-    if any(path.suffix in (".gz", ".zst") for path in files):
+    if any(path.suffix[1:] in PACKINGS for path in files):
         return 0
     return sum(length for _, length, _ in files.values())
 

@@ -4,7 +4,7 @@
 ``shop.sql``, ``.sql.gz``, ``shop.zip``       a dump: a file; by its first bytes whatever its name
 ``-``                                         a dump, from standard input
 a directory                                   what ``mariadb-dump --dir``, mydumper or MySQL Shell
-                                              wrote, or a physical backup
+                                              wrote, files of SQL, or a physical backup
 a directory, ``shop.tar``, ``.tar.gz``        the data directory of a server that was stopped; by
                                               its first bytes whatever its name
 ``shop.xb``, ``.mbstream``, ``.xbstream``     a physical backup as a stream, also .gz, .zst; by its
@@ -33,6 +33,7 @@ from urllib.parse import quote, unquote_to_bytes
 from lab import keys
 from lab.datasets.dump import Packing
 from lab.datasets.kinds import packing_of, plain
+from lab.datasets.scripts import are_scripts
 from lab.errors import InvalidSpec, LabError
 from lab.keys import within
 from lab.names import check_host, check_lab_name
@@ -45,9 +46,9 @@ PASSWORD_HINT = (
 )
 ACCEPTED = (
     "a file .sql, also compressed (.gz, .xz, .bz2, .zst, .zip); - for standard input; a directory"
-    " of mariadb-dump --dir, mydumper, MySQL Shell or mariadb-backup; a stream .xb, .mbstream"
-    " or .xbstream; a data directory, also as .tar; mysql://user@host:3306/database; lab:NAME;"
-    " generate:sysbench or generate:tpcc"
+    " of mariadb-dump --dir, mydumper, MySQL Shell, mariadb-backup or SQL files; a stream .xb,"
+    " .mbstream or .xbstream; a data directory, also as .tar; mysql://user@host:3306/database;"
+    " lab:NAME; generate:sysbench or generate:tpcc"
 )
 OWN = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 """The databases of a server itself."""
@@ -114,9 +115,9 @@ class DumpDirectory:
     """A logical dump of many files."""
 
     path: Path
-    layout: Literal["mariadb-dump", "mydumper", "mysqlsh"]
-    """The program that wrote it: ``DB/TABLE.sql`` with ``DB/TABLE.txt``; ``DB.TABLE*.sql``; or
-    ``@.json`` with ``DB@TABLE.*``."""
+    layout: Literal["mariadb-dump", "mydumper", "mysqlsh", "scripts"]
+    """The program that wrote it: ``DB/TABLE.sql`` with ``DB/TABLE.txt``; ``DB.TABLE*.sql``;
+    ``@.json`` with ``DB@TABLE.*``; or anybody, files of SQL only."""
 
     def __str__(self) -> str:
         return str(self.path)
@@ -314,7 +315,7 @@ def _directory(path: Path) -> Source:
             hint="accepted: DB/TABLE.sql and DB/TABLE.txt (mariadb-dump --dir), metadata and"
             " DB.TABLE-schema.sql (mydumper), @.json and DB@TABLE.sql (MySQL Shell), a directory"
             " with mariadb_backup_checkpoints, xtrabackup_checkpoints or backup-my.cnf, or with"
-            " ibdata1 and mysql (a data directory)",
+            " ibdata1 and mysql (a data directory), or nothing but files of SQL (NAME.sql)",
         )
     return found
 
@@ -338,7 +339,7 @@ def _layout(path: Path, names: Mapping[str, bool]) -> Source | None:
         return DumpDirectory(path, "mydumper")
     if any(is_dir and _has_tables(path / name) for name, is_dir in names.items()):
         return DumpDirectory(path, "mariadb-dump")
-    return None
+    return DumpDirectory(path, "scripts") if are_scripts(names) else None
 
 
 def _seen(path: Path) -> tuple[Packing, str] | None:

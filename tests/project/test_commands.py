@@ -79,7 +79,7 @@ OURS: dict[str, frozenset[str]] = {
         {"*with_options(self._way, 'ControlMaster=no')", "command"}
     ),
     # behind `sh -c SCRIPT sh`, so they are its arguments, which the script puts behind `--`
-    "lab/cli/verbs/copy.py": frozenset({"*wanted", "*words"}),
+    "lab/cli/verbs/copy.py": frozenset({"*wanted", "*words", "own"}),
     "lab/lifecycle/labs/query.py": frozenset({"found"}),  # a program's absolute path
     # names of volumes, snapshots and file systems, which begin with the name of a pool
     "lab/storage/zfs/commands.py": frozenset({"*args", "*args[:-1]", "*columns", "args[-1]"}),

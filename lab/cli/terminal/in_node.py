@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from lab.cli.terminal.signals import Interrupts
-from lab.errors import InvalidSpec, NotReady
+from lab.errors import InvalidSpec, LabError, NotReady
 from lab.lifecycle.nodes.ssh import with_options
 from lab.run import environment, require
 from lab.texts import harmless
@@ -138,12 +138,12 @@ class _InNode:
         shown = into is None and sys.stdout.isatty()
         out = subprocess.PIPE if shown or into else None
         err = subprocess.PIPE if sys.stderr.isatty() else None
-        errors: list[OSError] = []
+        errors: list[OSError | LabError] = []
 
         def keep(source: IO[bytes]) -> None:
             try:
                 _keep(source, into)
-            except OSError as error:
+            except (OSError, LabError) as error:
                 errors.append(error)
                 self._kill()
 

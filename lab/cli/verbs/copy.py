@@ -6,10 +6,10 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -18,9 +18,12 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.child import run_child
 from lab.cli.terminal.in_node import run_in_node
+from lab.config.enginefile import family_of
+from lab.datasets.scripts import Split
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec, LabError, NotFound, NotReady
 from lab.lifecycle.nodes.ssh import scp_command
 from lab.names import check_lab_name, parse_node
+from lab.paths import remove_directory
 from lab.run import environment, require
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ exec cat "$1"
 _DUMP = """\
 set -eu
 PATH=$PATH:/usr/sbin
-socket=--socket=/run/mysqld/mysqld.sock
+dump=$1 own=$2
+shift 2
 if [ $# = 0 ]; then
     exec 3<<END
 $(echo "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN \
@@ -57,23 +61,19 @@ END
     exec 3<&-
     [ $# -gt 0 ] || { echo "the server has no database of users" >&2; exit 1; }
 fi
-if command -v mariadbd >/dev/null; then
-    # It wants TLS at the socket, too, also of a server that has none.
-    dump=mariadb-dump own=--skip-ssl
-else
-    dump=mysqldump own=--loose-set-gtid-purged=OFF
-    case $(readlink -f "$(command -v mysqldump || :)" || :) in
-    "" | */mariadb-dump) # that of MariaDB's client, which the guest has besides
-        echo "the build of this server has no mysqldump; add one that has it" >&2
-        exit 1
-        ;;
-    esac
-fi
-exec "$dump" --no-defaults "$socket" --user=root "$own" --quick \
+case $(readlink -f "$(command -v "$dump" || :)" || :) in
+*/mysqldump | */"$dump") ;;
+*) # none, or that of another client, which the guest has besides
+    echo "the build of this server has no $dump; add one that has it" >&2
+    exit 1
+    ;;
+esac
+exec "$dump" --no-defaults --socket=/run/mysqld/mysqld.sock --user=root ${own:+"$own"} --quick \
     --single-transaction --hex-blob --routines --events --triggers \
     --max-allowed-packet=1G --default-character-set=utf8mb4 --databases -- "$@"
 """
-"""A shell's script: the dump of the named databases, or of all but the server's own."""
+"""A shell's script: a program's dump, with one option of its own or an empty word, of the named
+databases, or of all but the server's own."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ def cp(
 @manual(
     "lab dump shop --to shop.sql.gz",
     "lab dump shop --database crm --database mail > two.sql",
+    "lab dump shop --to dumps/",
     "lab dump shop | lab sql other",
 )
 def dump(
@@ -182,9 +183,10 @@ def dump(
         str,
         typer.Option(
             "--to",
-            metavar="FILE",
+            metavar="FILE|DIR",
             show_default=False,
-            help="A file instead of stdout; compressed if it ends in .gz, .bz2, .xz or .zst.",
+            help="A file instead of stdout, compressed if it ends in .gz, .bz2, .xz or .zst; or a"
+            " new or empty directory (DIR/) for files of one database each.",
         ),
     ] = "",
 ) -> int:
@@ -201,9 +203,12 @@ def dump(
             raise InvalidSpec(f"--database: {one!r} is not a name")
     with app.open() as session:
         lab = pick(session, name)
-        where = flags.maybe_node(node) or _writer(session.lab(lab)).name
+        view = session.lab(lab)
+        where = flags.maybe_node(node) or _writer(view).name
         opened = session.ssh(lab, where)
-    argv = ["sh", "-c", _DUMP, "sh", *wanted]
+    engine = next((one.engine for one in view.nodes if one.name == where), "") or view.engine
+    program, own = (*family_of(engine).dump, "")[:2]
+    argv = ["sh", "-c", _DUMP, "sh", program, own, *wanted]
     with opened as way, _opened(to) as sink:
         code = run_in_node(
             way.argv, where, argv, app.interrupts, stdin=False, timeout=_DAY, into=sink, env=way.env
@@ -257,10 +262,15 @@ def _writer(lab: LabView) -> NodeView:
 def _opened(to: str) -> Iterator[IO[bytes] | None]:
     """The file, which appears when it is complete; None for stdout.
 
-    A device or a pipe is written to as it is, and of a link the file that it names.
+    A device or a pipe is written to as it is, and of a link the file that it names. What ends in
+    a slash, or is a directory, is one of several files.
     """
     if not to:
         yield None
+        return
+    if to.endswith("/") or Path(to).is_dir():
+        with _opened_directory(to) as split:
+            yield cast("IO[bytes]", split)
         return
     given, path = Path(to), Path(os.path.realpath(to))
     beside = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
@@ -275,6 +285,25 @@ def _opened(to: str) -> Iterator[IO[bytes] | None]:
             raise LabError(f"{to} cannot be written: {error.strerror or error}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _opened_directory(to: str) -> Iterator[Split]:
+    """A new or empty directory, which has its files when all are complete."""
+    path = Path(os.path.realpath(to))
+    beside = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
+    try:
+        if path.is_dir() and next(path.iterdir(), None):
+            raise InvalidSpec(f"{to} is not empty", hint="name a new directory")
+        beside.mkdir()
+        with closing(Split(lambda name: (beside / name).open("ab"))) as split:
+            yield split
+            split.complete()
+        beside.replace(path)
+    except OSError as error:
+        raise LabError(f"{to} cannot be written: {error.strerror or error}") from None
+    finally:
+        remove_directory(beside)
 
 
 def _written(path: Path, *, new: bool) -> BinaryIO:

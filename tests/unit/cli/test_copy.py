@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,11 +157,10 @@ if sys.argv[-1] == "broken":
 @pytest.fixture
 def program(world: FakeLifecycle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLifecycle:
     """A lab whose server's dump program prints its arguments."""
-    for name in ("mariadb-dump", "mariadbd"):
-        path = tmp_path / "bin" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(DUMP.format(python=sys.executable))
-        path.chmod(0o755)
+    path = tmp_path / "bin/mariadb-dump"
+    path.parent.mkdir()
+    path.write_text(DUMP.format(python=sys.executable))
+    path.chmod(0o755)
     # The commands of the server are run with the environment of this process.
     monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
     return world
@@ -212,6 +212,65 @@ def test_a_server_without_its_own_program_is_not_dumped_by_another(
     program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Protects dumps of builds of MySQL that have no client, and get MariaDB's."""
-    (tmp_path / "bin/mariadbd").unlink()
+    [shop] = program.views.values()
+    nodes = tuple(replace(node, engine="mysql") for node in shop.nodes)
+    program.views["shop"] = replace(shop, nodes=nodes)
+    client = tmp_path / "bin/mysqldump"
+    client.symlink_to("mariadb-dump")
     assert main(["dump", "shop", "-D", "crm"], lifecycle=program) == 6
     assert "the build of this server has no mysqldump" in capfd.readouterr().err
+
+
+PARTS = """-- dump
+SET NAMES utf8mb4;
+
+--
+-- Current Database: `a/b`
+--
+
+USE `a/b`;
+DELIMITER ;;
+-- Current Database: `none`
+DELIMITER ;
+INSERT INTO `t` VALUES ({rows});
+
+--
+-- Current Database: `crm`
+--
+
+USE `crm`;
+{end}
+SET SQL_NOTES=@OLD_SQL_NOTES;
+
+-- Dump completed on 2026-11-27
+"""
+
+
+def test_a_dump_to_a_directory(
+    program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each file begins and ends as the whole does; the directory is complete or not there."""
+    end = "/*!40103 SET TIME_ZONE=@OLD_TIME_ZONE */;"
+    whole = PARTS.format(rows="1," * 200_000, end=end)
+    (tmp_path / "whole").write_text(whole)
+    script = f"#!/bin/sh\ncat {tmp_path}/whole\n"
+    (tmp_path / "bin/mariadb-dump").write_text(script)
+    (tmp_path / "empty").mkdir()
+    for to in ("new/", "empty"):
+        assert main(["dump", "shop", "--database", "x", "--to", to], lifecycle=program) == 0
+        first, second = sorted((tmp_path / to).iterdir())
+        assert (first.name, second.name) == ("0001-a_b.sql", "0002-crm.sql")
+        head, tail = whole[: whole.index("-- Current")], whole[whole.index(end) :]
+        cut = whole.index("-- Current Database: `crm`")
+        assert first.read_text() == whole[:cut] + tail
+        assert second.read_text() == head + whole[cut:]
+    assert main(["dump", "shop", "-D", "x", "--to", "new"], lifecycle=program) == 2
+    assert "new is not empty" in capfd.readouterr().err
+    for wrong in (whole[:-40], "x\n" * 70_000):
+        (tmp_path / "whole").write_text(wrong)
+        assert main(["dump", "shop", "-D", "x", "--to", "bad/"], lifecycle=program) == 2
+        assert "the dump " in capfd.readouterr().err
+    (tmp_path / "whole").write_text(whole)
+    (tmp_path / "bin/mariadb-dump").write_text(f"{script}exit 1\n")
+    assert main(["dump", "shop", "-D", "x", "--to", "bad/"], lifecycle=program) == 6
+    assert not [path for path in tmp_path.iterdir() if "bad" in path.name]

@@ -107,7 +107,8 @@ def written(source: Path, work: Path, dialect: DialectName, version: str) -> tup
 def load_mariadb(server: Server, sql: bytes) -> None:
     program, env = client("mariadb", "mariadb-client-core")
     argv = [str(program), "--no-defaults", "--skip-ssl", f"--socket={server.socket}", "-uroot",
-            "--batch", "--binary-mode", "--default-character-set=utf8mb4"]  # fmt: skip
+            "--batch", "--comments", "--binary-mode",
+            "--default-character-set=utf8mb4"]  # fmt: skip
     done = subprocess.run(
         argv, check=False, input=sql, capture_output=True, env=env, timeout=SECONDS
     )

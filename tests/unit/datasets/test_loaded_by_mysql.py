@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cli.verbs.copy import _DUMP
+from lab.config.enginefile import family_of
 from lab.datasets.generate import generate
 from lab.datasets.source import Sysbench, Tpcc
 from lab.datasets.survey import suits, survey
@@ -97,7 +98,8 @@ def test_a_dump_of_a_lab_is_loaded_again(servers: tuple[Server, Server]) -> None
         mysql_server.clients(mysql_server.kept_root(), Path(path))
         script = _DUMP.replace("/run/mysqld/mysqld.sock", str(one.socket))
         env = {"PATH": f"{path}:/usr/bin:/bin"}
-        dumped = run(["sh", "-c", script, "sh", "shop"], timeout=SECONDS, env=env).stdout.encode()
+        argv = ["sh", "-c", script, "sh", *family_of("mysql").dump, "shop"]
+        dumped = run(argv, timeout=SECONDS, env=env).stdout.encode()
     found = survey([dumped])
     assert (found.dialect, found.complete, found.databases) == ("mysql", True, ("shop",))
     assert suits(found, "mysql", found.version) == ()

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from lab.cli.verbs.copy import _DUMP
-from lab.config.enginefile import DialectName
+from lab.config.enginefile import DialectName, family_of
+from lab.datasets.scripts import Split
 from lab.datasets.survey import suits
 from lab.lifecycle.datasets.outside import _QUESTIONS
 from lab.run import run
@@ -105,7 +106,6 @@ def _programs(name: DialectName, place: Path) -> dict[str, str]:
                              ("mariadb", "mariadb-client-core")):  # fmt: skip
         found, env = client(program, package)
         (place / program).symlink_to(found)
-    (place / "mariadbd").symlink_to(mariadb_server.daemon())  # the guest's server is of MariaDB
     return env
 
 
@@ -139,7 +139,9 @@ def dumped(family: Family, names: Sequence[str]) -> bytes:
     script = _DUMP.replace("/run/mysqld/mysqld.sock", str(family.one.socket))
     script = script.replace("/usr/lib/lab/sql", str(ask))
     env = os.environ | family.env | {"PATH": f"{family.programs}:/usr/bin:/bin"}
-    return run(["sh", "-c", script, "sh", *names], timeout=SECONDS, env=env).stdout.encode()
+    program, own = family_of(family.name).dump
+    argv = ["sh", "-c", script, "sh", program, own, *names]
+    return run(argv, timeout=SECONDS, env=env).stdout.encode()
 
 
 def checksums(server: Server) -> list[tuple[object, ...]]:
@@ -211,3 +213,37 @@ def test_dumps_with_accounts(family: Family, tmp_path: Path) -> None:
     assert family.other.ask(grants) == family.one.ask(grants)
     asked = "SELECT COUNT(*) FROM mysql.user WHERE user IN ('app', 'reader', 'lab')"
     assert family.other.ask(asked) == [(3,)]
+
+
+def test_out_to_a_directory_and_in_again(family: Family, tmp_path: Path) -> None:
+    """Each file is a dump; views of one database may be of another's tables."""
+    family.one.ask(
+        "SET NAMES utf8mb4",
+        *COMMON,
+        *OWN[family.name],
+        "CREATE VIEW `odd ``-- name`.over AS SELECT id FROM shop.many",
+        "CREATE PROCEDURE `odd ``-- name`.says ()\nBEGIN\n  DO 1;\n"
+        "--\n-- Current Database: `none`\n--\nEND",
+    )
+    top = tmp_path / "dumps"
+    top.mkdir()
+    split = Split(lambda name: (top / name).open("ab"))
+    whole = dumped(family, [])
+    for at in range(0, len(whole), 777):
+        split.write(whole[at : at + 777])
+    split.complete()
+    assert [path.name for path in sorted(top.iterdir())] == [
+        "0001-odd__--_name.sql", "0002-shop.sql", "0003-odd__--_name.sql", "0004-shop.sql",
+    ]  # fmt: skip
+    version = family.one.ask("SELECT VERSION()")[0][0]
+    spool, sql = written(top, tmp_path, family.name, version)
+    assert spool.found.dialect == family.name
+    assert set(spool.found.databases) == {"shop", "odd `-- name"}
+    family.load(family.other, sql)
+    assert checksums(family.other) == checksums(family.one)
+    assert family.other.ask(OTHERS) == family.one.ask(OTHERS)
+    assert family.other.ask("SELECT COUNT(*) FROM `odd ``-- name`.over") == [(900,)]
+    [(body,)] = family.other.ask(
+        "SELECT routine_definition FROM information_schema.routines WHERE routine_name = 'says'"
+    )
+    assert "Current Database: `none`" in str(body)

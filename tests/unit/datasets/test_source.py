@@ -67,6 +67,7 @@ def test_files(tmp_path: Path, name: str, kind: type, packing: str) -> None:
         ),
         (["metadata", "shop-schema-create.sql.zst", "shop.t.00000.sql.zst"], "mydumper"),
         (["@.json", "shop.json", "shop@t.sql"], "mysqlsh"),
+        (["0001-shop.sql", "0002-crm.sql.gz", ".hidden"], "scripts"),
     ],
 )
 def test_directories_of_dumps(tmp_path: Path, names: list[str], expected: str) -> None:
@@ -131,6 +132,12 @@ def test_other_directories_and_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="not a directory of a dump") as failure:
         parse(str(tmp_path))
     assert "mariadb-dump --dir" in failure.value.hint
+    for number, beside in enumerate(
+        # Of mysqldump --tab, containers, MySQL Shell without its @.json, mydumper without metadata.
+        ["t.txt", "setup.sh", "shop@t.sql", "shop.t-schema.sql", "shop.t.00000.sql.zst"]
+    ):
+        with pytest.raises(InvalidSpec, match="not a directory of a dump"):
+            parse(str(made(tmp_path / f"{number}", "shop.sql", beside)))
     with pytest.raises(InvalidSpec, match="there is no file"):
         parse(str(tmp_path / "none.sql"))
     with pytest.raises(InvalidSpec, match="is not a source") as failure:
