@@ -78,13 +78,20 @@ def preview_text(found: Preview) -> str:
     """The result of `lab up --dry-run`, a line a fact."""
     absent = "" if found.template is None else "none yet: it would be formed and captured first"
     cold = f" ({found.why_cold})" if found.why_cold else ""
+    images = [
+        found.image,
+        *(f"{node.name}: {node.image}" for node in found.each if node.image != found.image),
+    ]
     return facts(
         [
             ("lab", f"{found.name} ({found.blueprint})"),
             ("nodes", f"{found.nodes}, {_memory(found)}"),
             ("engine", found.engine),
             ("profile", found.profile),
-            ("image", found.image + ("" if found.image_exists else ", would be built first")),
+            (
+                "image",
+                ", ".join(images) + ("" if found.image_exists else ", would be built first"),
+            ),
             ("template", found.template or absent),
             *(("removes", f"the template {key}, unused: {_LIMIT}") for key in found.displaces),
             ("start", found.start + cold),

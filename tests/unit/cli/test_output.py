@@ -25,7 +25,7 @@ from lab.guest.authority import make
 from lab.observe.ways import NodeResults, Rows
 from lab.progress import Step
 from lab.views.host import Finding, GcReport, HostView
-from lab.views.labs import LabView, Link
+from lab.views.labs import LabView, Link, PlannedNode
 from lab.views.snapshots import SnapshotView
 from tests.support.cli_views import lab_view, preview_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle, dataset_view
@@ -95,6 +95,12 @@ def test_a_dry_run_makes_nothing_and_says_what_it_would(capsys: Capture) -> None
     first = preview_view(image_exists=False, template="")
     assert "image     mariadb-0123456789abcdef, would be built first\n" in preview_text(first)
     assert "template  none yet: it would be formed and captured first\n" in preview_text(first)
+    nodes = [
+        PlannedNode(f"n{n}", f"{e}-0123456789abcdef", 1 << 29, 1, None)
+        for n, e in ((1, "mariadb"), (2, "mysql"))
+    ]
+    mixed = preview_text(preview_view(each=tuple(nodes)))
+    assert "image     mariadb-0123456789abcdef, n2: mysql-0123456789abcdef\n" in mixed
     cold = preview_view(template=None, start="cold", why_cold="requested")
     assert "template" not in preview_text(cold)
     assert "start    cold (requested)\n" in preview_text(cold)

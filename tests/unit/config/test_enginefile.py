@@ -39,6 +39,14 @@ def test_what_an_engine_means(plan: str, engine: str, recipe: str) -> None:
     assert enginefile.recipe(engine, blueprint(plan).engines, plan) == recipe
 
 
+def test_versions_by_the_calendar_follow_the_others() -> None:
+    """Protects from a sort as texts, and from 26.10 before 26.7."""
+    versions = ["26.10.0", "9.7.1", "26.7.0", "8.4.3", "8.0.36", "26.10.1"]
+    assert sorted(versions, key=enginefile.numbers) == [
+        "8.0.36", "8.4.3", "9.7.1", "26.7.0", "26.10.0", "26.10.1",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("plan", "engine", "said", "hint"),
     [
