@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.blueprints import has_server
 from lab.errors import HostUnfit
 from tests.e2e.e2e_site import Site
 from tests.e2e.test_cluster import query
@@ -47,11 +48,11 @@ def added(site: Site, name: str, source: Path, version: str, *features: str) -> 
     assert set(done.json["features"]) >= set(features)
 
 
-def runs(site: Site, name: str, version: str, *blueprints: tuple[str, int]) -> None:
-    """Labs of each blueprint, warm both times, with the very version."""
+def runs(site: Site, name: str, version: str, *labs: str) -> None:
+    """Labs of the words of ``lab up``, warm both times, with the very version."""
     site.lab("image", "build", name, timeout=1200)
-    for blueprint, nodes in blueprints:
-        what = (blueprint, "--engine", name, *(("--nodes", str(nodes)) if nodes > 1 else ()))
+    for words in labs:
+        what = (*words.split(), "--engine", name)
         site.lab("template", "build", *what, timeout=1200)
         for lab in (site.name("one"), site.name("two")):
             with site.up(*what, "--name", lab) as view:
@@ -60,19 +61,24 @@ def runs(site: Site, name: str, version: str, *blueprints: tuple[str, int]) -> N
                 query(view["dsn"], "CREATE DATABASE shop")
                 query(view["dsn"], "CREATE TABLE shop.t (id INT PRIMARY KEY)")
                 query(view["dsn"], "INSERT INTO shop.t VALUES (1)")
-                for number in range(1, nodes + 1):
-                    [[said, base]] = site.sql(lab, f"n{number}", "SELECT VERSION(), @@basedir")
-                    assert str(said).startswith(version)
-                    assert str(base).rstrip("/") == "/opt/lab/server"
+                for node in view["nodes"]:
+                    if has_server(node["services"]):
+                        [[said, base]] = site.sql(lab, node["name"], "SELECT VERSION(), @@basedir")
+                        assert str(said).startswith(version)
+                        assert str(base).rstrip("/") == "/opt/lab/server"
 
 
 CASES = {
     "e2e-packages": (
-        partial(debian, MARIADB, "trixie"), "11.8", ("galera", "backup"), (("galera", 3),),
+        partial(debian, MARIADB, "trixie"), "11.8", ("galera", "backup"), ("galera --nodes 3",),
+    ),
+    "e2e-mariadb": (
+        partial(upstream, MARIADB, "trixie"), "11.8", ("galera", "backup"),
+        ("single", "replication --nodes 2 --proxy haproxy"),
     ),
     "e2e-mysql": (
         partial(upstream, MYSQL, "sid"), "9.7", ("group-replication", "clone"),
-        (("single", 1), ("group", 3)),
+        ("single", "replication --nodes 2", "group --nodes 3"),
     ),
 }  # fmt: skip
 
