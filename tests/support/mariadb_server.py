@@ -81,7 +81,7 @@ def unpacked(package: str, suite: str = "", only: str = "") -> Path:
         raise NoServer(f"there is no apt-get to get {package} with")
     place = cache()
     place.mkdir(parents=True, exist_ok=True)
-    name = "-".join(filter(None, [package, re.sub(r"\W+", "-", only).strip("-")]))
+    name = "-".join(filter(None, [package, suite, re.sub(r"\W+", "-", only).strip("-")]))
     with (place / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         root = place / name
