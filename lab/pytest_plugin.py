@@ -210,8 +210,7 @@ def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
     spec = replace(spec, name=f"test-{secrets.token_hex(4)}", accept_pooled_name=True)
     with _failing(), _app().open() as session:
         if engine:
-            datasets = session.datasets() if spec.dataset else []
-            spec = flags.on_engine(spec, engine, datasets, flags.added_here(_app().settings()))
+            spec = flags.on_engine(spec, engine, flags.added_here(_app().settings()))
         view = session.run(CreateLab.of(spec))
     try:
         yield TestLab(view)
@@ -268,8 +267,8 @@ def _engines(spec: LabSpec, matrix: str) -> list[str]:
         raise InvalidSpec("--lab-matrix names the engines: leave out any other, and the image")
     engines = flags.engine_list("--lab-matrix", matrix)
     there = flags.added_here(_app().settings())
-    for engine in engines if not spec.dataset else ():
-        flags.on_engine(spec, engine, [], there)
+    for engine in engines:
+        flags.on_engine(spec, engine, there)
     return engines
 
 

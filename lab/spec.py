@@ -84,7 +84,8 @@ class LabSpec:
     image: Annotated[str, Key("the key of an image", text)] = ""
     """The key of the required image; empty: that of the engine's recipe as it is now."""
     dataset: Annotated[str, Key("a dataset such as shop or shop@2", text)] = ""
-    """The data that the nodes begin with: a dataset's latest version, or the one after @."""
+    """The data that the nodes begin with: a dataset's latest version, or the one after @; with an
+    engine, the latest one on that."""
     options: Given[Options] = options.NONE
     """What differs from the defaults of the blueprint; its fields are keys next to these."""
     accept_pooled_name: Given[bool] = False
@@ -95,10 +96,10 @@ class LabSpec:
             check_lab_name(self.name)
         if self.dataset:
             parse_dataset(self.dataset)
-            if self.image or self.engine or self.options.node:
+            if self.image or self.options.node:
                 raise InvalidSpec(
-                    f"the dataset {self.dataset} has an engine and an image of its own",
-                    hint="leave out the engine, those of nodes, and the image",
+                    f"the dataset {self.dataset} has an image of its own, for all servers",
+                    hint="leave out the image and the engines of nodes",
                 )
         if cast("int | None", self.nodes) is None:
             object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
@@ -16,7 +16,7 @@ import typer
 
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import InvalidSpec
 from lab.options import PROXY_NAMES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from lab.config.settings import Settings
     from lab.requests.labs import CreateLab
     from lab.spec import LabSpec
-    from lab.views.datasets import DatasetView
 
 T = TypeVar("T")
 
@@ -382,40 +381,19 @@ def added_here(settings: Settings) -> Mapping[str, str] | None:
     return None if settings.url else added.families(settings.home.engines)
 
 
-def on_engine(
-    spec: LabSpec,
-    engine: str,
-    datasets: Sequence[DatasetView],
-    added: Mapping[str, str] | None = None,
-) -> LabSpec:
-    """``spec`` on an engine; with a dataset, its latest version of ``datasets`` on that engine.
+def on_engine(spec: LabSpec, engine: str, added: Mapping[str, str] | None = None) -> LabSpec:
+    """``spec`` on an engine.
 
     ``added``: the engines that were added to this host; None if a service elsewhere is meant, which
-    knows its own. Raises InvalidSpec, NotFound for the dataset.
+    knows its own. Raises InvalidSpec.
     """
     from lab.blueprints import blueprint
     from lab.config import enginefile
-    from lab.names import dataset_key, parse_dataset
 
-    recipe, wanted = engine, blueprint(spec.blueprint).engines
-    if added is not None or spec.dataset:
-        recipe = enginefile.recipe(engine, wanted, spec.blueprint, added or {})
-    if not spec.dataset:
-        return replace(spec, engine=engine)
-    name, version = parse_dataset(spec.dataset)
-    found = [
-        one.version
-        for one in datasets
-        if (one.name, one.state) == (name, "ready")
-        and version in (0, one.version)
-        and one.image == dataset_key(recipe, name, one.version)
-    ]
-    if not found:
-        raise NotFound(
-            f"no version of the dataset {spec.dataset} is on {engine}",
-            hint=f"`lab dataset refresh {name} --engine {engine}` makes one of the same source",
-        )
-    return replace(spec, dataset=f"{name}@{max(found)}")
+    if added is not None:
+        wanted = blueprint(spec.blueprint).engines
+        enginefile.recipe(engine, wanted, spec.blueprint, added)
+    return replace(spec, engine=engine)
 
 
 def expand(verb: Callable[..., T]) -> Callable[..., T]:

@@ -17,7 +17,7 @@ from lab.cli.terminal.child import find, run_several
 from lab.cli.terminal.output import Format, emit
 from lab.cli.terminal.show import seconds_or_dash
 from lab.cli.terminal.table import table
-from lab.errors import Interrupted, InvalidSpec, LabError
+from lab.errors import Interrupted, InvalidSpec
 from lab.views.runs import RunReport
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def matrix(
             )
     settings = app.settings()
     spec = flags.wanted(settings, _with_blueprint(cluster), creation)
-    specs, reports = _specs(app, settings, spec, names)
+    specs = _specs(settings, spec, names)
     with tempfile.TemporaryDirectory(prefix="lab-matrix-") as directory:
         files = {name: Path(directory) / str(at) for at, name in enumerate(specs)}
         commands = [
@@ -64,13 +64,11 @@ def matrix(
             hear=_printer(list(specs)),
         )  # fmt: skip
         ended = dict(zip(specs, codes, strict=True))
-        reports |= {name: _report(name, files[name], code) for name, code in ended.items()}
-    found = [reports[name] for name in names]
+        found = [_report(name, files[name], code) for name, code in ended.items()]
     emit(found, how, table=lambda: _text(found), names=lambda: names)
     if app.interrupts.came:
         return Interrupted.exit_code
-    failed = LabError.exit_code
-    return next((code for name in names if (code := ended.get(name, failed))), 0)
+    return next(filter(None, codes), 0)
 
 
 def _with_blueprint(cluster: flags.Cluster) -> flags.Cluster:
@@ -81,28 +79,14 @@ def _with_blueprint(cluster: flags.Cluster) -> flags.Cluster:
     return cluster if known else replace(cluster, blueprint=_BLUEPRINT)
 
 
-def _specs(
-    app: App, settings: Settings, spec: LabSpec, names: Sequence[str]
-) -> tuple[dict[str, LabSpec], dict[str, RunReport]]:
-    """The labs that can be, by engine, and the reports of those that cannot; raises InvalidSpec."""
+def _specs(settings: Settings, spec: LabSpec, names: Sequence[str]) -> dict[str, LabSpec]:
+    """The labs, by engine; raises InvalidSpec."""
     from lab.blueprints import planned
 
-    specs, reports, there = {}, {}, added_here(settings)
+    there = added_here(settings)
     if there is not None:
         planned(spec, there)
-    datasets = []
-    if spec.dataset:
-        with app.open() as session:
-            datasets = session.datasets()
-    for name in names:
-        try:
-            specs[name] = flags.on_engine(spec, name, datasets, there)
-        except InvalidSpec:
-            raise
-        except LabError as error:
-            hint = f" ({error.hint})" if error.hint else ""
-            reports[name] = RunReport(name, error=f"{error.what}{hint}")
-    return specs, reports
+    return {name: flags.on_engine(spec, name, there) for name in names}
 
 
 def _at_once(settings: Settings, spec: LabSpec, wanted: int) -> int:

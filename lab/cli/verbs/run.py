@@ -63,7 +63,8 @@ def run(
     try:
         view = _make(app, spec, creation)
     except LabError as error:
-        _write(report_to, RunReport(spec.engine, error=error.what))
+        hint = f" ({error.hint})" if error.hint else ""
+        _write(report_to, RunReport(spec.engine, error=f"{error.what}{hint}"))
         raise
     began = time.monotonic()
     code = _with_lab(app, view, argv)

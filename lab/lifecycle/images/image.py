@@ -293,10 +293,13 @@ def versions_of(ctx: Context, name: str) -> list[ImageRecord]:
     return sorted(found, key=lambda record: record.version)
 
 
-def version_named(ctx: Context, text: str, *, removing: bool = False) -> ImageRecord:
+def version_named(
+    ctx: Context, text: str, *, removing: bool = False, recipe: str = "", engine: str = ""
+) -> ImageRecord:
     """The version that ``shop@2`` means, or ``shop``: the latest; raises NotFound.
 
-    ``removing``: also one that goes with its last lab, if its number is given.
+    ``removing``: also one that goes with its last lab, if its number is given. ``recipe``: only of
+    that one, which requests call ``engine``.
     """
     name, version = parse_dataset(text)
     existing = [
@@ -307,6 +310,12 @@ def version_named(ctx: Context, text: str, *, removing: bool = False) -> ImageRe
     found = [record for record in existing if version in (0, record.version)]
     if not found:
         raise _no_version(ctx, name, version, existing)
+    found = [record for record in found if recipe in ("", record.recipe)]
+    if not found:
+        raise NotFound(
+            f"no version of the dataset {text} is on {engine}",
+            hint=f"`lab dataset refresh {name} --engine {engine}` makes one of the same source",
+        )
     return found[-1]
 
 

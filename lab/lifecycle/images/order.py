@@ -96,10 +96,12 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
 
 
 def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
-    """``spec`` with the image of its dataset, if it has one; raises NotFound."""
+    """``spec`` with the image of its dataset, if it has one; raises NotFound, InvalidSpec."""
     if not spec.dataset:
         return spec
-    return replace(spec, dataset="", image=images.version_named(ctx, spec.dataset).key)
+    recipe = required(ctx.home, blueprint_of(spec), spec.engine) if spec.engine else ""
+    found = images.version_named(ctx, spec.dataset, recipe=recipe, engine=spec.engine)
+    return replace(spec, dataset="", image=found.key)
 
 
 def pinned(spec: LabSpec) -> LabSpec:

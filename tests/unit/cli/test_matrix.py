@@ -18,9 +18,8 @@ from lab.cli import flags
 from lab.cli.commands import root_command
 from lab.cli.terminal.child import run_several
 from lab.cli.terminal.signals import Interrupts
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import InvalidSpec
 from lab.spec import LabSpec
-from lab.views.datasets import DatasetView
 from tests import ROOT
 from tests.support.serve_process import environment, serving
 
@@ -94,9 +93,9 @@ def test_one_that_fails_is_a_row(env: dict[str, str], tmp_path: Path) -> None:
 def test_one_without_a_lab_is_a_row_with_the_reason(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text('dataset = "shop"\nblueprint = "single"\n')
     done = matrix(env, tmp_path, TWO, "-o", "json")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert [(one["code"], one["servers"]) for one in json.loads(done.stdout)] == [(None, [])] * 2
-    assert "no version of the dataset shop is on mariadb:11.8" in done.stdout
+    assert "there is no dataset 'shop'" in json.loads(done.stdout)[0]["error"]
     (tmp_path / "lab.toml").write_text('disk = "1M"\n')
     done = matrix(env, tmp_path, "mariadb:11.8")
     assert "a node's disk cannot be 1M" in done.stdout
@@ -164,35 +163,13 @@ def test_labs_of_a_service(env: dict[str, str], tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def dataset(version: int, image: str) -> DatasetView:
-    return DatasetView("shop", version, "ready", image, "", "", 0, 0, (), 0.0, 0.0)
-
-
-def test_a_dataset_has_a_version_for_each_engine() -> None:
-    """Protects comparisons: each engine has the same data, and it is said where it has none."""
-    known = [
-        dataset(1, "mariadb-shop.1"), dataset(2, "mysql-shop.2"), dataset(3, "mariadb-shop.3"),
-        dataset(4, "mariadb-10.11-shop.4"),
-    ]  # fmt: skip
-    spec = LabSpec("single", dataset="shop")
-    for engine, version in (("mariadb", 3), ("mysql:9.7", 2), ("mariadb:10.11", 4)):
-        assert flags.on_engine(spec, engine, known).dataset == f"shop@{version}"
-    first = LabSpec("single", dataset="shop@1")
-    assert flags.on_engine(first, "mariadb", known).dataset == "shop@1"
-    with pytest.raises(NotFound, match="no version of the dataset shop@1 is on mysql"):
-        flags.on_engine(first, "mysql", known)
-
-
 def test_an_added_engine_is_one_of_a_matrix() -> None:
     """Of this host; what a service elsewhere has is for it to know."""
     spec, there = LabSpec("single"), {"own-build": "mariadb"}
-    assert flags.on_engine(spec, "own-build", [], there).engine == "own-build"
-    assert flags.on_engine(spec, "unknown", []).engine == "unknown"
+    assert flags.on_engine(spec, "own-build", there).engine == "own-build"
+    assert flags.on_engine(spec, "unknown").engine == "unknown"
     with pytest.raises(InvalidSpec, match="cannot run on the engine 'unknown'"):
-        flags.on_engine(spec, "unknown", [], there)
-    known = [dataset(1, "own-build-shop.1"), dataset(2, "mariadb-shop.2")]
-    found = flags.on_engine(LabSpec("single", dataset="shop"), "own-build", known, there)
-    assert found.dataset == "shop@1"
+        flags.on_engine(spec, "unknown", there)
 
 
 def test_flags_as_words() -> None:
@@ -227,6 +204,9 @@ def test_a_report_of_a_run(env: dict[str, str], tmp_path: Path) -> None:
     done = lab(env, tmp_path, *words, "--disk", "1M", "--", "true")
     assert done.returncode == 2
     found = json.loads((tmp_path / "r.json").read_text())
-    assert (found["code"], found["error"]) == (None, "a node's disk cannot be 1M: the image has 8M")
+    assert (found["code"], found["error"]) == (
+        None,
+        "a node's disk cannot be 1M: the image has 8M (set a larger --disk, or leave it out)",
+    )
     with pytest.raises(InvalidSpec, match="20 can be"):
         flags.engine_list("--matrix", ",".join(f"e{number}" for number in range(21)))

@@ -496,8 +496,8 @@ def test_a_source_that_is_not_there(ctx: Context, tmp_path: Path) -> None:
         dataset.create(ctx, CreateDataset(name="shop", source=str(tmp_path / "none.sql")))
     with pytest.raises(InvalidSpec, match="not a valid name"):
         dataset.create(ctx, CreateDataset(name="Shop", source="-"))
-    with pytest.raises(InvalidSpec, match="an engine and an image of its own"):
-        LabSpec("galera", dataset="shop", engine="mariadb")
+    with pytest.raises(InvalidSpec, match="an image of its own"):
+        LabSpec("galera", dataset="shop", image="mariadb")
 
 
 def test_a_small_host_is_told_first(tmp_path: Path, dump: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from lab.datasets import source as sources
 from lab.datasets.origin import origin_of
-from lab.errors import CommandFailed, InvalidSpec
+from lab.errors import CommandFailed, InvalidSpec, NotFound
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets import dataset
@@ -81,6 +81,15 @@ def test_versions_on_several_engines(ctx: Context, tmp_path: Path) -> None:
     for which, engine in (("shop", "mariadb"), ("shop@1", "mysql"), ("shop@2", "mariadb")):
         spec = named(f"lab-{which.replace('@', '-')}", "single", nodes=1, dataset=which)
         assert up(ctx, spec).engine == engine
+    for engine, which in (("mysql", "shop"), ("mariadb:10.11", "shop"), ("mysql:9.7", "shop@1")):
+        spec = named(f"on-{engine.replace(':', '-').replace('.', '-')}", "single", nodes=1,
+                     dataset=which, engine=engine)  # fmt: skip
+        assert up(ctx, spec).engine == engine.partition(":")[0]
+    with pytest.raises(NotFound, match=r"no version of .* shop is on mariadb:11\.8") as none:
+        up(ctx, named("none", "single", nodes=1, dataset="shop", engine="mariadb:11.8"))
+    assert "`lab dataset refresh shop --engine mariadb:11.8` makes one" in none.value.hint
+    with pytest.raises(InvalidSpec, match="cannot run on the engine 'mariadb'"):
+        up(ctx, named("none", "group", nodes=3, dataset="shop", engine="mariadb"))
     # As the latest; and what is kept is kept of each engine.
     assert dataset.refresh(ctx, "shop").engine == second.engine
     assert [one.version for one in dataset.datasets(ctx) if one.state == "ready"] == [1, 3]
