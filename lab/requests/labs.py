@@ -97,7 +97,8 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
         EMPTY,
         Meta(
             pattern=DATASET,
-            description="The data that the nodes begin with: the latest version, or one.",
+            description="The data that the nodes begin with: one version, or the latest; on"
+            " the engine, if one is given.",
             examples=["shop", "shop@2"],
         ),
     ] = ""
