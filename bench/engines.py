@@ -14,7 +14,7 @@ _ENGINES = (NEWER, OLDER, MYSQL)
 _BLUEPRINTS = ("single", "replication")
 _ROLLED = ("galera", "replication")
 _DATA = "of-mysql"
-_GROUP = ("up", "group", "--engine", MYSQL)
+_WITH_DATA = ("single", "replication", "group")
 
 
 def engines(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
@@ -36,11 +36,7 @@ def _warm(home: Home, runs: int, log: Log) -> list[Figure]:
     for number in range(1, runs + 1):
         for kind in kinds:
             with log.attempt(f"{' '.join(kind)}, warm {number}"), labs_removed(home):
-                ran = home.run("up", *kind, "--name", home.name(1), "-o", "json")
-                if ran.value["started"] != "warm":
-                    raise Failed(f"it started {ran.value['started']}: {ran.value['why_cold']}")
-                check(ran.value)
-                seconds[kind].append(ran.seconds)
+                seconds[kind].append(_warm_lab(home, 1, kind))
     return [
         Figure(f"warm `lab up {' '.join(kind)}`", "s", tuple(found), failed=runs - len(found))
         for kind, found in seconds.items()
@@ -48,35 +44,47 @@ def _warm(home: Home, runs: int, log: Log) -> list[Figure]:
 
 
 def _data(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
-    """A dataset of MySQL, and a group of three with it beside an empty one."""
+    """A dataset of MySQL, and labs with it beside empty ones."""
     create: list[float] = []
     masks: list[float] = []
-    ratios: list[float] = []
+    ratios: dict[str, list[float]] = {blueprint: [] for blueprint in _WITH_DATA}
     with log.attempt(f"dataset of {megabytes} MB on {MYSQL}"):
         made, masked = created(home, _DATA, megabytes, MYSQL)
         create.append(made.seconds)
         masks.append(masked.seconds / made.seconds)
-        for words in (_GROUP, (*_GROUP, "--dataset", _DATA)):
-            home.run("template", "build", *words[1:])
-        for number in range(1, runs + 1):
-            with log.attempt(f"group with data {number}"), labs_removed(home):
-                empty = home.run(*_GROUP, "--name", home.name(1), "-o", "json")
-                full = home.run(*_GROUP, "--dataset", _DATA, "--name", home.name(2), "-o", "json")
-                for ran in (empty, full):
-                    if ran.value["started"] != "warm":
-                        raise Failed(f"it started {ran.value['started']}: {ran.value['why_cold']}")
-                ratios.append(full.seconds / empty.seconds)
+        for blueprint, found in ratios.items():
+            empty = (blueprint, "--engine", MYSQL)
+            full = (*empty, "--dataset", _DATA)
+            for words in (empty, full):
+                home.run("template", "build", *words)
+            for number in range(1, runs + 1):
+                with log.attempt(f"{blueprint} with data {number}"), labs_removed(home):
+                    kinds = (empty, full) if number % 2 else (full, empty)
+                    took = {kind: _warm_lab(home, at, kind) for at, kind in enumerate(kinds, 1)}
+                    found.append(took[full] / took[empty])
     of = f"`lab dataset create --engine {MYSQL}`, {megabytes} MB of SQL"
     return [
         Figure(of, "s", tuple(create), failed=1 - len(create)),
         Figure(
             "the same with `--mask`, to that without", "x", tuple(masks), Target(2.0), MASKED
         ),
-        Figure(
-            "warm `lab up group` with this dataset to an empty one", "x", tuple(ratios),
-            Target(1.3, 1.0), "both made in turns", failed=runs - len(ratios),
+        *(
+            Figure(
+                f"warm `lab up {blueprint}` with this dataset to an empty one", "x", tuple(found),
+                Target(1.3, 1.0), "both made in turns", failed=runs - len(found),
+            )
+            for blueprint, found in ratios.items()
         ),
     ]  # fmt: skip
+
+
+def _warm_lab(home: Home, number: int, words: tuple[str, ...]) -> float:
+    """How long it takes, in seconds; raises Failed if it boots."""
+    ran = home.run("up", *words, "--name", home.name(number), "-o", "json")
+    if ran.value["started"] != "warm":
+        raise Failed(f"it started {ran.value['started']}: {ran.value['why_cold']}")
+    check(ran.value)
+    return ran.seconds
 
 
 def _upgraded(home: Home, blueprint: str, log: Log) -> list[Figure]:
