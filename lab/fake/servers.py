@@ -197,7 +197,7 @@ class FakeServers:
                 return f"[ERROR] unknown variable '{option}'\n"
             removed = guest_side.removed(disks)
             lines = [f"[Warning] '{one}' was removed. It does nothing now" for one in removed]
-            return "".join(f"{line}\n" for line in lines) or "-- No entries --\n"
+            return "".join(f"{line}\n" for line in ["[Note] ready for connections", *lines])
 
     def recover(self, guest: GuestName, argv: Sequence[str], stdin: bytes) -> str:
         """What the guest's program rejoin, regroup or source does.

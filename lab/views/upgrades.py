@@ -75,24 +75,40 @@ class UpgradeStep:
     )
     """The longest time for which each endpoint gave no answer, in seconds: servers by their names,
     endpoints of proxies behind that of the proxy."""
-    log: Public[tuple[str, ...]] = ()
-    """Errors and warnings of its new server's log."""
-    locked_out: Public[tuple[str, ...]] = ()
-    """Accounts that cannot log in to its new server: it lacks their plugin."""
-    rebuild: Public[tuple[str, ...]] = ()
-    """Tables that its new server asks to rebuild."""
-    options: Public[tuple[OptionView, ...]] = ()
-    """Options that its new server removed, renamed or changed, as far as its log says so."""
-    statements: Public[tuple[StatementView, ...]] = ()
-    """Statements of the user's that fail now, or whose plan, time or rows that are read changed."""
+    log: Public[tuple[str, ...] | None] = None
+    """Errors and warnings of its new server's log; of a step that failed, the lines of the error.
+    Null: the log could not be read."""
+    locked_out: Public[tuple[str, ...] | None] = None
+    """Accounts that cannot log in to its new server: it lacks their plugin; null: not known."""
+    rebuild: Public[tuple[str, ...] | None] = None
+    """Tables that its new server asks to rebuild; null: not known, as always with MySQL."""
+    options: Public[tuple[OptionView, ...] | None] = None
+    """Options that its new server removed, renamed or changed, as far as its log says so; null: the
+    log could not be read, or not from its beginning."""
+    statements: Public[tuple[StatementView, ...] | None] = ()
+    """Statements of the user's that fail now, or whose plan, time or rows that are read changed;
+    null: not known, as the step failed."""
     compared: Public[int] = 0
     """How many of the user's statements both of its servers executed."""
     why: Public[str] = ""
     """Why it failed."""
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """What could not be observed of its new server."""
+        asked = {
+            "accounts that cannot log in": self.locked_out,
+            "tables to rebuild": self.rebuild,
+            "options": self.options,
+            "log": self.log,
+        }
+        return tuple(what for what, found in asked.items() if found is None)
+
+    @property
     def summary(self) -> str:
         """What became of the user's statements, in a line."""
+        if self.statements is None:
+            return "what became of the statements is unknown"
         fail = sum("fails" in one.differs for one in self.statements)
         differ = len(self.statements) - fail
         compared = counted(self.compared, "statement")
@@ -151,5 +167,5 @@ class UpgradeView:
             hint=f"{self.lab} is as it was before"
             if last.state == "rolled back" or not last.snapshot
             else f"`lab rollback {self.lab} --to {last.snapshot}` puts it back",
-            details=last.log,
+            details=last.log or (),
         )

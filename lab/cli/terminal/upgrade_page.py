@@ -81,9 +81,11 @@ def _step(body: Element, step: UpgradeStep) -> None:
         if lines:
             _text(body, "h3", title)
             _lines(body, lines)
-    if step.compared or step.statements:
+    if step.unknown:
+        _text(body, "p", f"Unknown: {', '.join(step.unknown)}.")
+    if step.compared or step.statements != ():
         _text(body, "h3", step.summary)
-    for one in step.statements:
+    for one in step.statements or ():
         _statement(body, one)
 
 

@@ -168,13 +168,15 @@ def _text(view: UpgradeView) -> str:
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),
-            ("option", [f"{one.name}: {one.state}: {one.said}" for one in step.options]),
+            ("option", [f"{one.name}: {one.state}: {one.said}" for one in step.options or ()]),
             ("log", step.log),
         ):
-            lines += [f"{step.node}: {what}: {one}" for one in found]
-        if step.compared or step.statements:
+            lines += [f"{step.node}: {what}: {one}" for one in found or ()]
+        if step.unknown:
+            lines.append(f"{step.node}: unknown: {', '.join(step.unknown)}")
+        if step.compared or step.statements != ():
             lines.append(f"{step.node}: {step.summary}")
-        for one in step.statements:
+        for one in step.statements or ():
             lines += [f"{step.node}: {line}" for line in _statement(one)]
     if view.workload is not None:
         how = "ended by itself after" if view.workload.by_itself else "ran to the end,"

@@ -53,10 +53,14 @@ from lab.views.upgrades import OptionView, UpgradeStep, UpgradeView
 
 _SECONDS = 60.0
 _UPGRADE_SECONDS = 1800.0
+_READ = 500
+"""Lines of a server's log that are read, the last ones."""
 _LINES = 20
 _WIDTH = 500
 """Characters of a line of a guest that are kept."""
 _TELLS = re.compile(r"\[(?:ERROR|Warning)\]")
+_LOGS = re.compile(r"\[(?:ERROR|Warning|Note|System)\]")
+"""In a line that a server itself has logged: each does when it starts."""
 _OURS = "user: 'unauthenticated'"
 """In a line of the log: somebody looked whether its port is open."""
 LOCKED_OUT = (
@@ -167,13 +171,13 @@ def _check_version(what: str, was: str, new: str) -> None:
 
 @dataclass(frozen=True)
 class _Findings:
-    """What the new server of a node says of the upgrade."""
+    """What the new server of a node says of the upgrade; None: not known."""
 
     version: str
-    log: tuple[str, ...]
-    locked_out: tuple[str, ...]
-    rebuild: tuple[str, ...]
-    options: tuple[OptionView, ...]
+    log: tuple[str, ...] | None
+    locked_out: tuple[str, ...] | None
+    rebuild: tuple[str, ...] | None
+    options: tuple[OptionView, ...] | None
 
 
 def _step(
@@ -209,8 +213,11 @@ def _step(
         raise
     except LabError as error:
         said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
-        step = replace(step, state="failed", why=str(error), log=said)
-        step = replace(step, options=optionlog.changed([str(error), *error.details], ()))
+        options = optionlog.changed([str(error), *error.details], ())
+        step = replace(
+            step, state="failed", why=str(error), log=said or None, options=options or None,
+            statements=None if queries else (),
+        )  # fmt: skip
         # While another command works on the lab nothing is done to it, and nothing goes back.
         touched = touched or not isinstance(error, Busy)
         if label and touched and not asked.keep_failed:
@@ -280,7 +287,7 @@ def _upgraded(
         power.bring_back(ctx, record, [node], timeout, USUAL, booted=give_back)
     family = family_of(new.engine.name)
     channel = ctx.hypervisor.channel(node.guest)
-    rebuild: list[str] = []
+    rebuild: list[str] | None = None
     if family.upgrade:
         with ctx.progress.step("upgrade", f"upgrading the system tables of {node.name}"):
             said = channel.run(
@@ -293,23 +300,31 @@ def _upgraded(
 
 
 def _findings(
-    ctx: Context, node: Node, new: Image, rebuild: Sequence[str], own: Collection[str]
+    ctx: Context, node: Node, new: Image, rebuild: Sequence[str] | None, own: Collection[str]
 ) -> _Findings:
     """``own``: the options that the user has given the server."""
     channel = ctx.hypervisor.channel(node.guest)
-    options: tuple[OptionView, ...] = ()
-    log: list[str] = []
-    locked: list[str] = []
+    options: tuple[OptionView, ...] | None = None
+    log: list[str] | None = None
+    locked: list[str] | None = None
     with suppress(LabError):
-        argv = ["journalctl", "-b", "-o", "cat", "-n", "500", *engine_units(ctx, new.key)]
+        argv = ["journalctl", "-b", "-o", "cat", "-n", str(_READ), *engine_units(ctx, new.key)]
         text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
-        lines = [line for line in text.splitlines() if _TELLS.search(line)]
-        options = optionlog.changed(lines, own)
-        log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
+        read = text.splitlines()
+        if any(map(_LOGS.search, read)):
+            lines = [line for line in read if _TELLS.search(line)]
+            options = optionlog.changed(lines, own)
+            if len(read) >= _READ:  # what it logged when it started may be before these
+                options = options or None
+            log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
     with suppress(LabError):
         question = f"{LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
         locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
     return _Findings(
-        new.engine.version, tuple(log), tuple(locked), tuple(rebuild[:_LINES]), options
+        new.engine.version,
+        None if log is None else tuple(log),
+        None if locked is None else tuple(locked),
+        None if rebuild is None else tuple(rebuild[:_LINES]),
+        options,
     )

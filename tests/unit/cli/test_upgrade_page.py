@@ -128,3 +128,18 @@ def test_statements_are_counted_by_what_became_of_them() -> None:
     step = replace(STEP, compared=0, statements=(replace(STATEMENT, differs=("fails",)),))
     said = "0 statements executed before and after, 0 of them differ; 1 statement fail since"
     assert step.summary == said
+
+
+def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects from a report without a line on accounts that nobody could read."""
+    step = replace(STEP, node="n1", log=(), locked_out=None, rebuild=None, statements=None)
+    world = FakeLifecycle("a")
+    world.upgraded = view = replace(VIEW, steps=(step,))
+    page = " ".join(Page(upgrade_page(view)).texts)
+    assert "Unknown: accounts that cannot log in, tables to rebuild." in page
+    assert "what became of the statements is unknown" in page
+    main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
+    said = capsys.readouterr().out
+    assert "n1: unknown: accounts that cannot log in, tables to rebuild\n" in said
+    assert "n1: what became of the statements is unknown\n" in said
+    assert "Unknown" not in upgrade_page(replace(view, steps=(STEP,)))

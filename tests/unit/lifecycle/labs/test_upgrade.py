@@ -145,7 +145,8 @@ def test_a_step_that_fails_goes_back(tmp_path: Path, step: str) -> None:
         assert (found.node, found.state, found.after) == ("n1", "rolled back", "")
         assert found.why == "the server of n1 does not start"
         assert found.log == ("[ERROR] x", (LINE + LONG)[:500])
-        assert [(one.name, one.state) for one in found.options] == [("old_x", "unknown")]
+        assert [(one.name, one.state) for one in found.options or ()] == [("old_x", "unknown")]
+        assert (found.locked_out, found.rebuild) == (None, None)
         assert (view.failed, view.lost) == (True, None)
         assert inspect.lab(ctx, "shop").state == "ready"
         assert versions(ctx) == ["10.11.6", "11.8.6"]
@@ -173,6 +174,7 @@ def test_a_snapshot_that_has_no_space_ends_it(tmp_path: Path) -> None:
             ("n2", "upgraded", ""), ("n1", "failed", "no space"),
         ]  # fmt: skip
         assert view.steps[1].snapshot == ""
+        assert (view.steps[1].log, view.steps[1].options) == (None, None)
         assert inspect.lab(ctx, "shop").state == "ready"
         assert versions(ctx) == ["10.11.6", "11.8.6"]
 
@@ -291,8 +293,22 @@ def test_statements_are_compared_on_each_node(ctx: Context) -> None:
     text = "SELECT a FROM t; SELECT nothing FROM t"
     view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, statements=text), timeout=20)
     assert [(step.compared, step.statements) for step in view.steps] == [(1, ())] * 2
+    assert {(step.locked_out, step.rebuild, step.log, step.options) for step in view.steps} == {
+        ((), (), (), ())
+    }
     with pytest.raises(InvalidSpec, match="does not only read"):
         upgrade(ctx, UpgradeLab(lab="shop", to=NEWER, statements="DELETE FROM t"), timeout=20)
+
+
+def test_statements_of_a_step_that_fails_are_unknown(tmp_path: Path) -> None:
+    """Protects from "none differ" where the new server was never asked."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "single", 1)
+    with world.open(at("upgrade.begin", raising(NotReady("no")))) as ctx:
+        asked = UpgradeLab(lab="shop", to=NEWER, statements="SELECT a FROM t")
+        [step] = upgrade(ctx, asked, timeout=20).steps
+    assert (step.state, step.statements, step.compared) == ("rolled back", None, 0)
 
 
 def test_each_endpoint_is_measured(tmp_path: Path) -> None:
@@ -311,7 +327,7 @@ def test_options_that_the_new_server_ignores(ctx: Context) -> None:
     """Protects who brings an option file: the step says which of its options are over."""
     older(ctx, "single", 1, set=["removed_x=1", "max_connections=50"])
     [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
-    assert [(one.name, one.state) for one in step.options] == [("removed_x", "ignored")]
+    assert [(one.name, one.state) for one in step.options or ()] == [("removed_x", "ignored")]
 
 
 def test_an_image_that_snapshots_need_stays(ctx: Context) -> None:
@@ -367,4 +383,5 @@ def test_a_group_elects_its_primary_itself(tmp_path: Path) -> None:
         up(ctx, lab_request("group", "shop", nodes=3, engine="mysql:8.4"))
         view = upgrade(ctx, UpgradeLab(lab="shop", to="mysql:9.7"), timeout=20)
     assert ([step.node for step in view.steps], view.failed) == (["n3", "n2", "n1"], False)
+    assert {step.rebuild for step in view.steps} == {None}, "MySQL was not asked"
     assert "promote.begin" not in steps

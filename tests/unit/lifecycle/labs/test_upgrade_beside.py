@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import Busy, HostUnfit, LabError, NotReady
+from lab.fake.servers import FakeServers
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.rollback import rollback
@@ -164,3 +165,49 @@ def test_a_server_that_takes_long_for_its_catalogue(tmp_path: Path) -> None:
         asked = replace(ctx, sql_all=heard(ctx.sql_all, hear))
         view = upgrade(asked, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     assert (view.failed, view.lost, view.changed) == (False, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("number", "unknown"), [(1, ("log", "options")), (2, ("locked_out",))], ids=str
+)
+def test_what_a_guest_does_not_answer_is_unknown(
+    tmp_path: Path, number: int, unknown: tuple[str, ...]
+) -> None:
+    """Protects from "nothing found" where nothing was read: the log, the accounts."""
+    world, questions = World(tmp_path), list[str]()
+    with world.open() as ctx:
+        older(ctx)
+
+    def hook(step: str) -> None:
+        if step == "upgrade.end" or (questions and step == "hypervisor.run"):
+            questions.append(step)
+            if len(questions) == number + 1:
+                raise NotReady("the guest agent of n1 does not answer")
+
+    with world.open(hook) as ctx:
+        [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    found = {name: getattr(step, name) for name in ("log", "options", "locked_out", "rebuild")}
+    assert step.state == "upgraded"
+    assert found == {name: None if name in unknown else () for name in found}
+
+
+def test_a_log_that_is_elsewhere_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from "no warnings" of a server whose lines the journal does not have."""
+    with World(tmp_path).open() as ctx:
+        older(ctx)
+        monkeypatch.setattr(FakeServers, "log", lambda *_: "-- No entries --\n")
+        [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert (step.state, step.log, step.options) == ("upgraded", None, None)
+
+
+def test_options_of_a_log_that_begins_later_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects who brings an option file: a server says so at its start, before all other lines."""
+    with World(tmp_path).open() as ctx:
+        older(ctx)
+        monkeypatch.setattr(FakeServers, "log", lambda *_: "[Note] aborted connection\n" * 500)
+        [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert (step.state, step.log, step.options) == ("upgraded", (), None)
