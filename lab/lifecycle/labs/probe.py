@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -198,27 +198,39 @@ class Probe:
         return tuple(name for name in names if before.get(name) != now.get(name))
 
     def _wanted(self) -> tuple[list[tuple[Node, set[int]]], list[str]]:
-        """The rows that each server has to have, and why others are not asked.
-
-        Where nodes elect who takes writes, and in a cluster, all have to have all; where links are
-        fixed, each has what it took and what comes to it.
-        """
-        plan, wanted, unchecked = self.record.plan, list[tuple[Node, set[int]]](), list[str]()
-        links = () if plan.elects else self._links
+        """The rows that each server has to have, and why others are not asked."""
+        wanted, unchecked = list[tuple[Node, set[int]]](), list[str]()
         takers = {name for name, rows in self._acknowledged.items() if rows}
+        names = ", ".join(sorted(takers))
         for node in self._servers():
-            sources = _upstream(node.name, links) if links else takers
+            sources = self._sources(node.name)
             rows = set[int]().union(*(self._acknowledged.get(name, set()) for name in sources))
-            if self._roles.get(node.name) in plan.late:
+            if node.name in self._late:
                 unchecked.append(f"{node.name}: it is a delayed replica")
             elif rows or not takers:
                 wanted.append((node, rows))
+            elif takers & self._sources(node.name, in_time=False):
+                how = f"it replicates from {names} through a delayed replica"
+                unchecked.append(f"{node.name}: {how}")
             else:
-                names = ", ".join(sorted(takers))
-                unchecked.append(
-                    f"{node.name}: it does not replicate from {names}, which took the rows"
-                )
+                how = f"it does not replicate from {names}, which took the rows"
+                unchecked.append(f"{node.name}: {how}")
         return wanted, unchecked
+
+    @property
+    def _late(self) -> set[str]:
+        late = self.record.plan.late
+        return {name for name, role in self._roles.items() if role in late}
+
+    def _sources(self, node: str, *, in_time: bool = True) -> set[str]:
+        """The servers whose rows come to one, with itself; ``in_time``: by no delayed replica.
+
+        Where nodes elect who takes writes, and in a cluster, those of all come to all.
+        """
+        if self.record.plan.elects:
+            return set(self._roles)
+        cluster = {name for name, role in self._roles.items() if role == "member"}
+        return _upstream(node, self._links, cluster, self._late if in_time else ())
 
     def _missing(self, node: Node, acknowledged: set[int]) -> int:
         """How many acknowledged rows a server does not have, some time later: it may be late."""
@@ -314,10 +326,16 @@ class Probe:
         return found
 
 
-def _upstream(node: str, links: Sequence[Link]) -> set[str]:
-    """A node, and those whose transactions come to it."""
+def _upstream(
+    node: str, links: Sequence[Link], cluster: Collection[str], late: Collection[str]
+) -> set[str]:
+    """A node, and those whose transactions come to it, though not through one that is ``late``.
+
+    ``cluster``: nodes that have each other's.
+    """
     found, new = set[str](), {node}
     while new:
         found |= new
-        new = {link.source for link in links if link.replica in found} - found
+        sources = {link.source for link in links if link.replica in new.difference(late)}
+        new = (sources.union(cluster) if new.intersection(cluster) else sources) - found
     return found

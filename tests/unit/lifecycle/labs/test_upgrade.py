@@ -59,7 +59,7 @@ def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
     view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
     assert [step.state for step in view.steps] == ["upgraded"] * nodes
     assert {(step.before, step.after) for step in view.steps} == {("10.11.6", "11.8.6")}
-    assert (view.failed, view.lost, view.changed) == (False, 0, ())
+    assert (view.failed, view.lost, view.changed, view.unchecked) == (False, 0, (), ())
     lab = inspect.lab(ctx, "shop")
     assert (lab.state, lab.engine_version) == ("ready", "11.8.6")
     assert versions(ctx) == ["11.8.6"] * nodes
@@ -363,6 +363,17 @@ def test_a_delayed_replica_is_not_asked_for_them(ctx: Context) -> None:
     assert view.unchecked == ("n3: it is a delayed replica",)
     roles = {node.name: node.role for node in inspect.lab(ctx, "shop").nodes}
     assert roles == {"n1": "replica", "n2": "source", "n3": "delayed"}
+
+
+def test_a_replica_behind_a_delayed_one_is_not_asked_for_them(ctx: Context) -> None:
+    """Protects from a loss that is none: what comes late to a replica comes late to its own."""
+    older(ctx, "replication", 4, topology="chain", delay=3600.0, on=["n3"])
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert (view.failed, view.lost) == (False, 0)
+    assert view.unchecked == (
+        "n3: it is a delayed replica",
+        "n4: it replicates from n1 through a delayed replica",
+    )
 
 
 def test_one_of_the_new_series_takes_the_writes(ctx: Context) -> None:
