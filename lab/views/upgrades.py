@@ -56,6 +56,30 @@ class StatementView:
 
 
 @dataclass(frozen=True)
+class ReplicatedView:
+    """A row that a server acknowledged, and that was looked for on another one."""
+
+    source: Annotated[str, public("n1")]
+    """The server that took it."""
+    target: Annotated[str, public("n3")]
+    """The server that is to get it."""
+    seconds: Public[float | None]
+    """After what time it had the row; null: it did not have it in time."""
+    error: Public[str] = ""
+    """What was waited for, if it did not, and the last error of the server that was asked."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether it took a second or more."""
+        return self.seconds is None or self.seconds >= 1
+
+    @property
+    def said(self) -> str:
+        """How it ended, in a few words."""
+        return "not in time" if self.seconds is None else f"{self.seconds:.1f} s"
+
+
+@dataclass(frozen=True)
 class UpgradeStep:
     """A node whose server was upgraded, or was to be."""
 
@@ -92,6 +116,9 @@ class UpgradeStep:
     """How many of the user's statements both of its servers executed."""
     why: Public[str] = ""
     """Why it failed."""
+    replicated: Public[tuple[ReplicatedView, ...] | None] = None
+    """Rows that its new server acknowledged or was to get, one for each direction in which it
+    replicates; null: not known, as the step failed before."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -101,6 +128,7 @@ class UpgradeStep:
             "tables to rebuild": self.rebuild,
             "options": self.options,
             "log": self.log,
+            "replication": self.replicated,
         }
         return tuple(what for what, found in asked.items() if found is None)
 

@@ -69,6 +69,10 @@ def _step(body: Element, step: UpgradeStep) -> None:
         _text(body, "h3", "Longest time without an answer")
         found = [(name, f"{seconds:.1f} s") for name, seconds in step.unanswered.items()]
         _table(body, ("Endpoint", "Time"), found)
+    if step.replicated:
+        _text(body, "h3", "Replication")
+        pairs = [(one.source, one.target, one.said) for one in step.replicated]
+        _table(body, ("Row taken by", "Found on", "After"), pairs)
     if step.options:
         _text(body, "h3", "Options")
         rows = [(one.name, one.state, one.said) for one in step.options]

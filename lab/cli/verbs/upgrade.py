@@ -165,6 +165,11 @@ def _text(view: UpgradeView) -> str:
     for step in view.steps:
         silent = [f"{name} {seconds:.1f} s" for name, seconds in step.unanswered.items()]
         lines.append(f"{step.node}: longest without an answer: {', '.join(silent)}")
+        lines += [
+            f"{step.node}: replication from {one.source} to {one.target}: {one.said}"
+            for one in step.replicated or ()
+            if one.slow
+        ]
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import TracebackType
 
-from lab.errors import Conflict, LabError, NotReady
+from lab.errors import Conflict, LabError, NotReady, StatementRefused
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of
@@ -18,6 +19,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.observe.account import Account
 from lab.state.records import LabRecord
 from lab.views.labs import Link
+from lab.views.upgrades import ReplicatedView
 from lab.wait import Deadline, attempts
 
 SCHEMA = "lab_upgrade"
@@ -31,7 +33,8 @@ _ANSWER = 5.0
 _ASKED_ONCE = 60.0
 """And for what the report needs: a server that has just started reads its catalogue first, which
 takes seconds where it is emulated."""
-_SETTLED = 30.0
+SETTLED = 30.0
+"""Seconds after which a row that was acknowledged has come to all servers."""
 _LONG = 600.0
 _MADE = (
     f"DROP DATABASE IF EXISTS {SCHEMA}",  # of an upgrade that went back
@@ -44,6 +47,9 @@ _TABLES = (
     " WHERE table_type = 'BASE TABLE' ORDER BY 1, 2 LIMIT {limit}"
 )
 _FOUND = f"SELECT n FROM {SCHEMA}.writes WHERE n BETWEEN {{first}} AND {{last}}"  # noqa: S608
+_ROW = f"INSERT INTO {SCHEMA}.writes VALUES ({{number}})"  # noqa: S608
+READ_ONLY = (1290, 1836)
+"""Errors of servers that are read-only: ER_OPTION_PREVENTS_STATEMENT, ERREAD_ONLY_MODE."""
 _ROWS_AT_ONCE = 1000
 _OTHERS = (
     "SELECT table_schema, table_name, engine, table_rows"  # noqa: S608
@@ -117,6 +123,7 @@ class Probe:
     record: LabRecord
     _over: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _acknowledged: dict[str, set[int]] = field(default_factory=dict)
     """The numbers of rows, by the server that took them."""
     _refused: int = 0
@@ -127,6 +134,8 @@ class Probe:
     """The checksums before; None: not known."""
     _roles: dict[str, str] = field(default_factory=dict)
     _links: tuple[Link, ...] = ()
+    _made_on: str = ""
+    """The server on which the table of the rows was created."""
 
     def __enter__(self) -> Probe:
         others = self._ask(self._servers()[0], [_OTHERS])[0]
@@ -139,7 +148,7 @@ class Probe:
         self._roles, self._links = {node.name: node.role for node in seen.nodes}, seen.links
         with suppress(LabError):  # a server that does not answer in time
             self._sums = self._checksums()
-        self._anywhere(_MADE)
+        self._made_on = self._anywhere(_MADE)
         self._writes.begin()
         self._begin_thread(self._write)
         for name, port in self._ports().items():
@@ -166,6 +175,71 @@ class Probe:
         """The longest outages since ``begin_step``."""
         found = {name: one.longest() for name, one in self._endpoints.items()}
         return Outages(self._writes.longest(), found)
+
+    def replicated(self, node: Node) -> tuple[ReplicatedView, ...]:
+        """A row for each direction in which ``node`` replicates, from another server and to one.
+
+        Another one is of those that have not its image, if there are. There is no direction to a
+        delayed replica, and none from a server that is read-only, or to which our table does not
+        come. Raises NotReady if none takes a row.
+        """
+        others = [one for one in self._servers() if one.name != node.name]
+        others.sort(key=lambda one: one.image == node.image)
+        found = []
+        for takers, targets in ((others, [node]), ([node], others)):
+            pairs = [(a, b) for a in takers for b in targets if self._comes(a, b)]
+            took = self._taken(list(dict.fromkeys(taker for taker, _ in pairs)))
+            if took is not None:
+                taker, row = took
+                target = next(b for a, b in pairs if a == taker)
+                found.append(self._arrives(row, taker, target))
+        return tuple(found)
+
+    def _comes(self, source: Node, target: Node) -> bool:
+        """Whether ``source`` has our table, and its rows come to ``target``, by no delayed one."""
+        has_it = self._made_on in self._sources(source.name)
+        comes = source.name in self._sources(target.name)
+        return has_it and comes and target.name not in self._late
+
+    def _taken(self, nodes: Sequence[Node]) -> tuple[Node, int] | None:
+        """The first of ``nodes`` that takes a row, and its number; None if all are read-only.
+
+        Raises NotReady if none takes one in time.
+        """
+        for _ in attempts(Deadline.after(SETTLED)):
+            self.ctx.progress.halt()
+            failed = list[LabError]()
+            for node in nodes:
+                row = next(self._numbers)
+                try:
+                    self._ask(node, [_ROW.format(number=row)], _ANSWER)
+                except LabError as error:
+                    failed.append(error)
+                else:
+                    self._took(node.name, row)
+                    return node, row
+            if all(isinstance(one, StatementRefused) and one.status in READ_ONLY for one in failed):
+                return None
+        names = " and ".join(node.name for node in nodes)
+        raise NotReady(
+            f"no row was taken by {names} within {SETTLED:g} s", details=[failed[-1].what]
+        )
+
+    def _arrives(self, row: int, source: Node, target: Node) -> ReplicatedView:
+        began, error = time.monotonic(), ""
+        for _ in attempts(Deadline.after(SETTLED)):
+            self.ctx.progress.halt()
+            try:
+                asked = _FOUND.format(first=row, last=row)
+                if self._ask(target, [asked], _ANSWER)[0]:
+                    seconds = time.monotonic() - began
+                    return ReplicatedView(source.name, target.name, seconds)
+                error = ""
+            except LabError as failed:
+                error = f": {failed}"
+        what = f"{target.name} does not have the row that {source.name} acknowledged"
+        why = f"{what} {SETTLED:g} s before{error}"
+        return ReplicatedView(source.name, target.name, None, why)
 
     def report(self, *, verify: bool) -> ProbeReport:
         """What became of all writes, after the block.
@@ -235,7 +309,7 @@ class Probe:
     def _missing(self, node: Node, acknowledged: set[int]) -> int:
         """How many acknowledged rows a server does not have, some time later: it may be late."""
         last = max(acknowledged, default=0)
-        for _ in attempts(Deadline.after(_SETTLED)):
+        for _ in attempts(Deadline.after(SETTLED)):
             found: set[str] = set()
             for at in range(0, last + 1, _ROWS_AT_ONCE):
                 rows = self._ask(node, [_FOUND.format(first=at, last=at + _ROWS_AT_ONCE - 1)])[0]
@@ -246,19 +320,20 @@ class Probe:
         return missing
 
     def _write(self) -> None:
-        number = 0
         while not self._over.wait(_EVERY):
-            number += 1
+            number = next(self._numbers)
             try:
-                row = f"INSERT INTO {SCHEMA}.writes VALUES ({number})"  # noqa: S608
-                taker = self._anywhere([row], _ANSWER)
+                taker = self._anywhere([_ROW.format(number=number)], _ANSWER)
             except LabError:
                 with self._lock:
                     self._refused += 1
                 continue
-            self._writes.answered()
-            with self._lock:
-                self._acknowledged.setdefault(taker, set()).add(number)
+            self._took(taker, number)
+
+    def _took(self, taker: str, number: int) -> None:
+        self._writes.answered()
+        with self._lock:
+            self._acknowledged.setdefault(taker, set()).add(number)
 
     @cached_property
     def _account(self) -> Account:

@@ -202,11 +202,19 @@ def _step(
         with lock(ctx.home, "lab", asked.lab, wait=False):
             touched = True
             found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
-        now = _measured(ctx, record, node_of(ctx, asked.lab, node.name), queries)
+            node = node_of(ctx, asked.lab, node.name)
+            step = replace(
+                step, after=found.version, log=found.log, locked_out=found.locked_out,
+                rebuild=found.rebuild, options=found.options,
+            )  # fmt: skip
+            with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
+                step = replace(step, replicated=probe.replicated(node))
+            for one in step.replicated or ():
+                if one.seconds is None:
+                    raise NotReady(one.error)
+        now = _measured(ctx, record, node, queries)
         step = replace(
-            step, after=found.version, log=found.log, locked_out=found.locked_out,
-            rebuild=found.rebuild, options=found.options,
-            statements=statements.compare(queries, old, now),
+            step, statements=statements.compare(queries, old, now),
             compared=sum(not (a.error or b.error) for a, b in zip(old, now, strict=True)),
         )  # fmt: skip
     except Interrupted:
@@ -215,8 +223,8 @@ def _step(
         said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
         options = optionlog.changed([str(error), *error.details], ())
         step = replace(
-            step, state="failed", why=str(error), log=said or None, options=options or None,
-            statements=None if queries else (),
+            step, state="failed", why=str(error), log=said or step.log,
+            options=options or step.options, statements=None if queries else (),
         )  # fmt: skip
         # While another command works on the lab nothing is done to it, and nothing goes back.
         touched = touched or not isinstance(error, Busy)
@@ -237,7 +245,7 @@ def _back(ctx: Context, step: UpgradeStep, to: RollBack, timeout: float) -> Upgr
         raise
     except LabError as error:
         return replace(step, why=f"{step.why}; the rollback failed: {error}")
-    return replace(step, state="rolled back")
+    return replace(step, state="rolled back", after="")
 
 
 def _measured(

@@ -11,7 +11,14 @@ import pytest
 from lab.cli import main
 from lab.cli.terminal.upgrade_page import upgrade_page
 from lab.errors import Interrupted, InvalidSpec, LabError
-from lab.views.upgrades import OptionView, StatementView, UpgradeStep, UpgradeView, WorkloadView
+from lab.views.upgrades import (
+    OptionView,
+    ReplicatedView,
+    StatementView,
+    UpgradeStep,
+    UpgradeView,
+    WorkloadView,
+)
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
 HOSTILE = "<script>alert('&')</script>\x1b[31m\ud800"
@@ -23,6 +30,7 @@ STEP = UpgradeStep(
     HOSTILE, HOSTILE, HOSTILE, "failed", HOSTILE, 61.25, 3.5, {HOSTILE: 2.25}, (HOSTILE,),
     (HOSTILE,), (HOSTILE,), (OptionView("o", "unknown", HOSTILE),),
     (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
+    (ReplicatedView(HOSTILE, HOSTILE, 4.75), ReplicatedView("n1", "n2", None, HOSTILE)),
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
 VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,))
@@ -51,7 +59,7 @@ def test_what_guests_wrote_is_text() -> None:
     page = Page(text)
     assert page.tags <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "h4",
                          "p", "table", "tr", "th", "td", "pre"}  # fmt: skip
-    assert sum(SHOWN in one for one in page.texts) >= 16
+    assert sum(SHOWN in one for one in page.texts) >= 18
     assert "default-src 'none'" in text
     assert "http" not in text.replace("http-equiv", "")
 
@@ -59,7 +67,8 @@ def test_what_guests_wrote_is_text() -> None:
 def test_all_of_the_report_is_there() -> None:
     """Protects from a field that is added to the report and to no page."""
     text = " ".join(Page(upgrade_page(VIEW)).texts)
-    for said in ("61.2 s", "3.5 s", "2.2 s", "123.4 ms", "500.0 ms", "1000", "2000",
+    for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time",
+                 "123.4 ms", "500.0 ms", "1000", "2000",
                  "7 statements executed before and after, 2 of them differ",
                  "exit code 9", "12.8 s", "by itself",
                  "11 acknowledged", "13 lost", "12 refused"):  # fmt: skip
@@ -69,7 +78,7 @@ def test_all_of_the_report_is_there() -> None:
                       "workload", "unchecked"},
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
-                      "compared", "why"},
+                      "compared", "why", "replicated"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 
@@ -130,16 +139,33 @@ def test_statements_are_counted_by_what_became_of_them() -> None:
     assert step.summary == said
 
 
+def test_replication_is_shown_where_it_is_slow(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects the table: a line where a row did not come at once, and none where it did."""
+    world = FakeLifecycle("a")
+    found = (
+        ReplicatedView("n1", "n2", 0.4), ReplicatedView("n2", "n1", 4.75),
+        ReplicatedView("n2", "n3", None, "x"),
+    )  # fmt: skip
+    world.upgraded = replace(VIEW, steps=(replace(STEP, node="n2", replicated=found),))
+    main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
+    lines = [one for one in capsys.readouterr().out.splitlines() if "replication" in one]
+    assert lines == [
+        "n2: replication from n2 to n1: 4.8 s",
+        "n2: replication from n2 to n3: not in time",
+    ]
+
+
 def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """Protects from a report without a line on accounts that nobody could read."""
-    step = replace(STEP, node="n1", log=(), locked_out=None, rebuild=None, statements=None)
+    step = replace(STEP, node="n1", log=(), locked_out=None, rebuild=None, statements=None,
+                   replicated=None)  # fmt: skip
     world = FakeLifecycle("a")
     world.upgraded = view = replace(VIEW, steps=(step,))
     page = " ".join(Page(upgrade_page(view)).texts)
-    assert "Unknown: accounts that cannot log in, tables to rebuild." in page
+    assert "Unknown: accounts that cannot log in, tables to rebuild, replication." in page
     assert "what became of the statements is unknown" in page
     main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
     said = capsys.readouterr().out
-    assert "n1: unknown: accounts that cannot log in, tables to rebuild\n" in said
+    assert "n1: unknown: accounts that cannot log in, tables to rebuild, replication\n" in said
     assert "n1: what became of the statements is unknown\n" in said
     assert "Unknown" not in upgrade_page(replace(view, steps=(STEP,)))
