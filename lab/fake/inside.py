@@ -57,6 +57,8 @@ NO_DATA = (
     "SET GLOBAL flush = OFF",
 )
 """Statements that touch no data: a node executes them even without its cluster."""
+PROVIDER = "26.4.13(r0)"
+"""The version of the wsrep provider of all nodes of clusters."""
 READ_LOCK = "FLUSH TABLES WITH READ LOCK"
 """What the client of a session may have done: until it ends, our own statements are blocked."""
 
@@ -287,6 +289,7 @@ def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
             "wsrep_cluster_status": "Disconnected",
             "wsrep_ready": "OFF",
             "wsrep_cluster_size": "0",
+            "wsrep_provider_version": PROVIDER,
         }
     primary = 2 * running > nodes
     return {
@@ -294,6 +297,7 @@ def status(running: int, nodes: int, apart: str = "") -> dict[str, str]:
         "wsrep_cluster_status": "Primary" if primary else "non-Primary",
         "wsrep_ready": "ON" if primary else "OFF",
         "wsrep_cluster_size": str(running),
+        "wsrep_provider_version": PROVIDER,
     }
 
 

@@ -119,6 +119,16 @@ class UpgradeStep:
     replicated: Public[tuple[ReplicatedView, ...] | None] = None
     """Rows that its new server acknowledged or was to get, one for each direction in which it
     replicates; null: not known, as the step failed before."""
+    provider_before: Annotated[str | None, public("26.4.13(r6d08c1d)")] = None
+    """The version of its server's wsrep provider before; empty: it has none, null: not known."""
+    provider_after: Annotated[str | None, public("26.4.23(r6c2d1ce)")] = None
+    """The version that it has since."""
+
+    @property
+    def provider(self) -> str:
+        """What became of its wsrep provider; empty if nothing did, or it has none."""
+        before, after = (one or "unknown" for one in (self.provider_before, self.provider_after))
+        return f"{before} before, {after} after" if before != after else ""
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -65,18 +65,22 @@ def _step(body: Element, step: UpgradeStep) -> None:
     _text(body, "h2", step.node)
     if step.why:
         _text(body, "p", step.why, "bad")
-    if step.unanswered:
-        _text(body, "h3", "Longest time without an answer")
-        found = [(name, f"{seconds:.1f} s") for name, seconds in step.unanswered.items()]
-        _table(body, ("Endpoint", "Time"), found)
-    if step.replicated:
-        _text(body, "h3", "Replication")
-        pairs = [(one.source, one.target, one.said) for one in step.replicated]
-        _table(body, ("Row taken by", "Found on", "After"), pairs)
-    if step.options:
-        _text(body, "h3", "Options")
-        rows = [(one.name, one.state, one.said) for one in step.options]
-        _table(body, ("Option", "State", "The server's log"), rows)
+    if step.provider:
+        _text(body, "p", f"wsrep provider: {step.provider}.")
+    for title, head, rows in (
+        ("Longest time without an answer", ("Endpoint", "Time"), [
+            (name, f"{seconds:.1f} s") for name, seconds in step.unanswered.items()
+        ]),
+        ("Replication", ("Row taken by", "Found on", "After"), [
+            (one.source, one.target, one.said) for one in step.replicated or ()
+        ]),
+        ("Options", ("Option", "State", "The server's log"), [
+            (one.name, one.state, one.said) for one in step.options or ()
+        ]),
+    ):  # fmt: skip
+        if rows:
+            _text(body, "h3", title)
+            _table(body, head, rows)
     for title, lines in (
         ("Accounts that cannot log in", step.locked_out),
         ("Tables to rebuild", step.rebuild),

@@ -170,6 +170,8 @@ def _text(view: UpgradeView) -> str:
             for one in step.replicated or ()
             if one.slow
         ]
+        if step.provider:
+            lines.append(f"{step.node}: wsrep provider: {step.provider}")
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),

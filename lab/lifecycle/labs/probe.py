@@ -176,6 +176,13 @@ class Probe:
         found = {name: one.longest() for name, one in self._endpoints.items()}
         return Outages(self._writes.longest(), found)
 
+    def provider(self, node: Node) -> str | None:
+        """The version of a server's wsrep provider; empty if it has none, None if not known."""
+        with suppress(LabError):
+            rows = self._ask(node, ["SHOW GLOBAL STATUS LIKE 'wsrep_provider_version'"])[0]
+            return str(rows[0][1])[:100] if rows else ""
+        return None
+
     def replicated(self, node: Node) -> tuple[ReplicatedView, ...]:
         """A row for each direction in which ``node`` replicates, from another server and to one.
 

@@ -196,6 +196,7 @@ def _step(
     probe.begin_step()
     step = UpgradeStep(node.name, before, "", "upgraded", "", 0.0, 0.0)
     try:
+        step = replace(step, provider_before=probe.provider(node))
         old = _measured(ctx, record, node, queries)
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
         _promote_another(ctx, record, node, new, timeout)
@@ -205,7 +206,7 @@ def _step(
             node = node_of(ctx, asked.lab, node.name)
             step = replace(
                 step, after=found.version, log=found.log, locked_out=found.locked_out,
-                rebuild=found.rebuild, options=found.options,
+                rebuild=found.rebuild, options=found.options, provider_after=probe.provider(node),
             )  # fmt: skip
             with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
                 step = replace(step, replicated=probe.replicated(node))
@@ -245,7 +246,7 @@ def _back(ctx: Context, step: UpgradeStep, to: RollBack, timeout: float) -> Upgr
         raise
     except LabError as error:
         return replace(step, why=f"{step.why}; the rollback failed: {error}")
-    return replace(step, state="rolled back", after="")
+    return replace(step, state="rolled back", after="", provider_after=None)
 
 
 def _measured(

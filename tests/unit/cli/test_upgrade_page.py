@@ -31,6 +31,7 @@ STEP = UpgradeStep(
     (HOSTILE,), (HOSTILE,), (OptionView("o", "unknown", HOSTILE),),
     (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
     (ReplicatedView(HOSTILE, HOSTILE, 4.75), ReplicatedView("n1", "n2", None, HOSTILE)),
+    HOSTILE, "26.4.23",
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
 VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,))
@@ -59,7 +60,7 @@ def test_what_guests_wrote_is_text() -> None:
     page = Page(text)
     assert page.tags <= {"html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "h4",
                          "p", "table", "tr", "th", "td", "pre"}  # fmt: skip
-    assert sum(SHOWN in one for one in page.texts) >= 18
+    assert sum(SHOWN in one for one in page.texts) >= 19
     assert "default-src 'none'" in text
     assert "http" not in text.replace("http-equiv", "")
 
@@ -67,7 +68,7 @@ def test_what_guests_wrote_is_text() -> None:
 def test_all_of_the_report_is_there() -> None:
     """Protects from a field that is added to the report and to no page."""
     text = " ".join(Page(upgrade_page(VIEW)).texts)
-    for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time",
+    for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time", "before, 26.4.23 after",
                  "123.4 ms", "500.0 ms", "1000", "2000",
                  "7 statements executed before and after, 2 of them differ",
                  "exit code 9", "12.8 s", "by itself",
@@ -78,7 +79,8 @@ def test_all_of_the_report_is_there() -> None:
                       "workload", "unchecked"},
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
-                      "compared", "why", "replicated"},
+                      "compared", "why", "replicated",
+                      "provider_before", "provider_after"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 
@@ -148,10 +150,12 @@ def test_replication_is_shown_where_it_is_slow(capsys: pytest.CaptureFixture[str
     )  # fmt: skip
     world.upgraded = replace(VIEW, steps=(replace(STEP, node="n2", replicated=found),))
     main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
-    lines = [one for one in capsys.readouterr().out.splitlines() if "replication" in one]
+    said = capsys.readouterr().out.splitlines()
+    lines = [one for one in said if "replication" in one or "provider" in one]
     assert lines == [
         "n2: replication from n2 to n1: 4.8 s",
         "n2: replication from n2 to n3: not in time",
+        f"n2: wsrep provider: {SHOWN} before, 26.4.23 after",
     ]
 
 

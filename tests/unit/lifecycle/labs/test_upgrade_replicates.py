@@ -195,9 +195,38 @@ def test_a_node_that_takes_no_row(ctx: Context, monkeypatch: pytest.MonkeyPatch)
     assert step.log == ("ERROR 1205 (HY000): Lock wait timeout exceeded",)
 
 
+def test_the_provider_of_each_node(ctx: Context) -> None:
+    """Protects who reads of a fault of the provider: it comes with the image, as the server does.
+
+    That of the second node does not say after its upgrade.
+    """
+    up(ctx, lab_request("galera", "shop", nodes=2, engine=OLDER))
+    ports, asked = {port(ctx, node): node for node in ("n1", "n2")}, list[str]()
+
+    def answer(port: int, statement: str) -> list[Rows] | None:
+        if "wsrep_provider_version" not in statement:
+            return None
+        asked.append(ports[port])
+        if len(asked) == 4:
+            raise NotReady("no SQL")
+        older = Rows(("Variable_name", "Value"), (("wsrep_provider_version", "26.4.1(r1)"),), 1)
+        return [older] if len(asked) == 1 else None
+
+    view = upgrade(answering(ctx, answer), UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    assert asked == ["n2", "n2", "n1", "n1"]
+    found = [(step.provider_before, step.provider_after, step.provider) for step in view.steps]
+    assert found == [
+        ("26.4.1(r1)", "26.4.13(r0)", "26.4.1(r1) before, 26.4.13(r0) after"),
+        ("26.4.13(r0)", None, "26.4.13(r0) before, unknown after"),
+    ]
+
+
 @pytest.mark.parametrize("family", ["mariadb", "mysql"])
 def test_how_a_real_server_refuses_rows_that_is_read_only(family: str) -> None:
-    """Protects labs with one that writes: the others say so in a way that is known."""
+    """Protects labs with one that writes: the others say so in a way that is known.
+
+    And it says that it has no wsrep provider.
+    """
     start = {"mariadb": mariadb_server.server, "mysql": mysql_server.server}[family]
     try:
         with start() as server:
@@ -208,6 +237,8 @@ def test_how_a_real_server_refuses_rows_that_is_read_only(family: str) -> None:
                 "GRANT ALL ON lab_upgrade.* TO app@localhost",
                 "SET GLOBAL read_only = ON",
             )
+            rows = server.ask("SHOW GLOBAL STATUS LIKE 'wsrep_provider_version'")
+            assert [row[1] for row in rows] in ([], [""])
             connection = pymysql.connect(
                 unix_socket=str(server.socket), user="app", password="x",
             )  # fmt: skip
