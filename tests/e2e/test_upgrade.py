@@ -48,6 +48,10 @@ def test_a_rolling_upgrade(both: Site, blueprint: str) -> None:
         assert {step["state"] for step in report["steps"]} == {"upgraded"}
         assert all(step["before"].startswith("10.11.") for step in report["steps"])
         assert all(step["after"].startswith("11.8.") for step in report["steps"])
+        ways = [[one["target"] for one in step["replicated"]] for step in report["steps"]]
+        both_ways = [["n3", "n1"], ["n2", "n1"], ["n1", "n2"]]
+        assert ways == (both_ways if blueprint == "galera" else [["n3"], ["n2"], ["n1"]])
+        assert not [name for step in report["steps"] for name in step if step[name] is None]
         assert report["written"] > 0
         assert (report["lost"], report["changed"]) == (0, [])
         for node in NODES:
