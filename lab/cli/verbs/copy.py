@@ -290,16 +290,21 @@ def _opened(to: str) -> Iterator[IO[bytes] | None]:
 @contextmanager
 def _opened_directory(to: str) -> Iterator[Split]:
     """A new or empty directory, which has its files when all are complete."""
-    path = Path(os.path.realpath(to))
-    beside = path.with_name(f".{path.name}.part-{secrets.token_hex(4)}")
+    path, part = Path(os.path.realpath(to)), f".part-{secrets.token_hex(4)}"
+    is_there = path.is_dir()  # it keeps its owner and mode
+    beside = path / part if is_there else path.with_name(f".{path.name}{part}")
     try:
-        if path.is_dir() and next(path.iterdir(), None):
+        if is_there and next(path.iterdir(), None):
             raise InvalidSpec(f"{to} is not empty", hint="name a new directory")
         beside.mkdir()
         with closing(Split(lambda name: (beside / name).open("ab"))) as split:
             yield split
             split.complete()
-        beside.replace(path)
+        if is_there:
+            for file in sorted(beside.iterdir()):
+                file.replace(path / file.name)
+        else:
+            beside.replace(path)
     except OSError as error:
         raise LabError(f"{to} cannot be written: {error.strerror or error}") from None
     finally:

@@ -255,7 +255,8 @@ def test_a_dump_to_a_directory(
     (tmp_path / "whole").write_text(whole)
     script = f"#!/bin/sh\ncat {tmp_path}/whole\n"
     (tmp_path / "bin/mariadb-dump").write_text(script)
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty").mkdir(0o700)
+    given = (tmp_path / "empty").stat()
     for to in ("new/", "empty"):
         assert main(["dump", "shop", "--database", "x", "--to", to], lifecycle=program) == 0
         first, second = sorted((tmp_path / to).iterdir())
@@ -264,6 +265,8 @@ def test_a_dump_to_a_directory(
         cut = whole.index("-- Current Database: `crm`")
         assert first.read_text() == whole[:cut] + tail
         assert second.read_text() == head + whole[cut:]
+    kept = (tmp_path / "empty").stat()
+    assert (kept.st_ino, kept.st_mode) == (given.st_ino, given.st_mode), "its mode may protect it"
     assert main(["dump", "shop", "-D", "x", "--to", "new"], lifecycle=program) == 2
     assert "new is not empty" in capfd.readouterr().err
     for wrong in (whole[:-40], "x\n" * 70_000):
@@ -274,3 +277,6 @@ def test_a_dump_to_a_directory(
     (tmp_path / "bin/mariadb-dump").write_text(f"{script}exit 1\n")
     assert main(["dump", "shop", "-D", "x", "--to", "bad/"], lifecycle=program) == 6
     assert not [path for path in tmp_path.iterdir() if "bad" in path.name]
+    (tmp_path / "still").mkdir()
+    assert main(["dump", "shop", "-D", "x", "--to", "still"], lifecycle=program) == 6
+    assert not list((tmp_path / "still").iterdir())
