@@ -351,6 +351,7 @@ def client(engine: Engine) -> tuple[str, ...]:
         "--socket=/run/mysqld/mysqld.sock",
         "--batch",
         "--binary-mode",
+        "--comments",  # in the bodies of routines, which MariaDB's client leaves out
         "--default-character-set=utf8mb4",
         # Clients of MariaDB since 11.4 want TLS at the socket, too; others do not know the option.
         *(() if dialect_of(engine).tls else ("--loose-ssl=0",)),

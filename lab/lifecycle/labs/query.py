@@ -158,6 +158,8 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
         f"user={account.user}\npassword={account.password}\n"
         "default-character-set=utf8mb4\n"
+        # MariaDB's client leaves comments out of the bodies of routines, unless it is asked not to.
+        "loose-comments\n"
         # A server that is asked to LOAD DATA LOCAL may ask for any other file of ours.
         f"local-infile=0\n"
         f"{_tls_of(known[Path(found).name], account)}\n"
