@@ -211,7 +211,7 @@ def test_what_is_refused() -> None:
     error = refused("replication", "n2=mysql", f"n3={OLDER}")
     assert str(error).startswith("mysql and mariadb:10.11 cannot be in one lab")
     assert "mysql and mariadb cannot" in str(refused("replication", "n2=mysql", engine="mariadb"))
-    with pytest.raises(InvalidSpec, match="the dataset shop has an engine"):
+    with pytest.raises(InvalidSpec, match="the dataset shop has an image of its own"):
         LabSpec("galera", dataset="shop", options=Options(node=(f"n2={OLDER}",)))
 
 
