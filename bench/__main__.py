@@ -128,9 +128,11 @@ _PARTS: dict[str, _Measure] = {
         home, runs.datasets, runs.megabytes, log
     ),
     "topologies": lambda home, _, runs, log, __: topologies.topologies(home, runs.topologies, log),
-    "engines": lambda home, _, runs, log, __: engines.engines(
+    "engines": lambda home, _, runs, log, __: engines.warm(home, runs.engines, log),
+    "mysql": lambda home, _, runs, log, __: engines.of_mysql(
         home, runs.engines, runs.megabytes, log
     ),
+    "upgrades": lambda home, _, __, log, ___: engines.upgrades(home, log),
     "readers": lambda home, other, runs, log, _: readers.readers(
         home, other, runs.readers, runs.polled, log
     ),

@@ -17,16 +17,7 @@ _DATA = "of-mysql"
 _WITH_DATA = ("single", "replication", "group")
 
 
-def engines(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
-    """All figures; ``megabytes``: of SQL in the dataset of MySQL."""
-    figures = _warm(home, runs, log)
-    figures += _data(home, runs, megabytes, log)
-    for blueprint in _ROLLED:
-        figures += _upgraded(home, blueprint, log)
-    return figures
-
-
-def _warm(home: Home, runs: int, log: Log) -> list[Figure]:
+def warm(home: Home, runs: int, log: Log) -> list[Figure]:
     """Warm labs of each series, in turns, so that all meet the same machine."""
     kinds = [(blueprint, "--engine", engine) for blueprint in _BLUEPRINTS for engine in _ENGINES]
     seconds: dict[tuple[str, ...], list[float]] = {kind: [] for kind in kinds}
@@ -43,8 +34,8 @@ def _warm(home: Home, runs: int, log: Log) -> list[Figure]:
     ]
 
 
-def _data(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
-    """A dataset of MySQL, and labs with it beside empty ones."""
+def of_mysql(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
+    """A dataset of MySQL, and labs with it beside empty ones; ``megabytes``: of SQL."""
     create: list[float] = []
     masks: list[float] = []
     ratios: dict[str, list[float]] = {blueprint: [] for blueprint in _WITH_DATA}
@@ -85,6 +76,11 @@ def _warm_lab(home: Home, number: int, words: tuple[str, ...]) -> float:
         raise Failed(f"it started {ran.value['started']}: {ran.value['why_cold']}")
     check(ran.value)
     return ran.seconds
+
+
+def upgrades(home: Home, log: Log) -> list[Figure]:
+    """Upgrades of three nodes."""
+    return [figure for blueprint in _ROLLED for figure in _upgraded(home, blueprint, log)]
 
 
 def _upgraded(home: Home, blueprint: str, log: Log) -> list[Figure]:

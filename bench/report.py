@@ -16,6 +16,8 @@ TITLES = {
     "datasets": "Datasets",
     "topologies": "Topologies",
     "engines": "Engines",
+    "mysql": "Data of MySQL",
+    "upgrades": "Upgrades",
     "readers": "Readers",
 }
 """The parts of the benchmark, and their sections of the page."""
