@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from lab.datasets.kinds import sql
 from lab.datasets.pieces import Piece, content
-from lab.errors import InvalidSpec
+from lab.errors import LabError
 
 _SCRIPT = re.compile(r".*\.sql(?:\.(?:gz|zst|xz|bz2|zip))?")
 _OF_OTHERS = re.compile(r"@|-schema(?:-[a-z]+)?\.sql|\.\d{5,}\.sql")
@@ -26,6 +26,10 @@ _LINE = 1024
 """Bytes of a line, of which longer ones are rows."""
 _HEAD = 1 << 16
 """Bytes before the first database, and after the last one, at most."""
+_FILES = 99_999
+_ONE_FILE = "`--to FILE` writes it to one file, as it is"
+_NAME = 64
+"""Characters of a database's name."""
 
 
 def are_scripts(names: Mapping[str, bool]) -> bool:
@@ -60,7 +64,7 @@ class Split:
         self._within = self._ended = self._in_body = False
 
     def write(self, data: bytes) -> int:
-        """Take more of the dump; raises InvalidSpec for what is none of one of the programs."""
+        """Take more of the dump; raises LabError for what neither program writes."""
         for part in _lines(data):
             is_end = part.endswith(b"\n")
             if self._within:
@@ -85,11 +89,11 @@ class Split:
             self._file.close()
 
     def complete(self) -> None:
-        """Give all files their end; raises InvalidSpec if the dump has none."""
+        """Give all files their end; raises LabError if the dump has none."""
         self._put(self._held)
         self.close()
         if not self._tail.rstrip().rpartition(b"\n")[2].startswith(b"-- Dump completed"):
-            raise InvalidSpec("the dump has no end as of mysqldump or mariadb-dump")
+            raise LabError("the dump is incomplete: its last line is not `-- Dump completed`")
         for name in self._names:
             with self._create(name) as file:
                 file.write(self._tail)
@@ -106,8 +110,11 @@ class Split:
     def _begin(self, database: str) -> None:
         if self._file is not None:
             self._file.close()
-        plain = re.sub(r"[^\w-]", "_", database, flags=re.ASCII)
-        self._names.append(f"{len(self._names) + 1:04}-{plain}.sql")
+        if len(self._names) == _FILES:
+            raise LabError(f"the dump has more than {_FILES} parts", hint=_ONE_FILE)
+        # Without hyphens: `-schema.sql` would be a file of mydumper.
+        plain = re.sub(r"\W", "_", database[:_NAME], flags=re.ASCII)
+        self._names.append(f"{len(self._names) + 1:05}_{plain}.sql")
         self._file, self._ended = self._create(self._names[-1]), False
         self._file.write(self._head + self._tail)
         self._tail = b""
@@ -120,7 +127,11 @@ class Split:
         else:
             self._head += data
         if max(len(self._head), len(self._tail)) > _HEAD:
-            raise InvalidSpec("the dump begins or ends otherwise than those of mysqldump")
+            raise LabError(
+                f"the dump has more than {_HEAD >> 10} KiB before its first database or after its"
+                " last one, as none of mysqldump or mariadb-dump has",
+                hint=_ONE_FILE,
+            )
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -233,7 +233,7 @@ def test_out_to_a_directory_and_in_again(family: Family, tmp_path: Path) -> None
         split.write(whole[at : at + 777])
     split.complete()
     assert [path.name for path in sorted(top.iterdir())] == [
-        "0001-odd__--_name.sql", "0002-shop.sql", "0003-odd__--_name.sql", "0004-shop.sql",
+        "00001_odd_____name.sql", "00002_shop.sql", "00003_odd_____name.sql", "00004_shop.sql",
     ]  # fmt: skip
     version = family.one.ask("SELECT VERSION()")[0][0]
     spool, sql = written(top, tmp_path, family.name, version)
