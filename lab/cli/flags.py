@@ -126,7 +126,7 @@ Dataset = Annotated[
         metavar="NAME[@VERSION]",
         show_default=False,
         autocompletion=complete.datasets,
-        help="The data that the nodes begin with, as in `lab dataset ls`.",
+        help="The data that the nodes begin with, as in `lab dataset ls`; with --engine, on that.",
     ),
 ]
 Topology = Annotated[
