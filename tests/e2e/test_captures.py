@@ -309,8 +309,9 @@ def test_a_scheduled_event_is_executed_once(site: Site) -> None:
     found = until(executed, Deadline.after(10), most=0.5)
     assert found is not None
     assert found.count(["once", "n1"]) == 1
-    # On a busy host it may have been due again meanwhile.
-    due = 2 + int((time.monotonic() - began) // 15)
+    # Once before, once for all the times that were leaped over, of which there are three or more,
+    # and at each of its times since the rollback began: one of them is soon, perhaps.
+    due = 3 + int((time.monotonic() - began) // 15)
     assert 2 <= found.count(["often", "n1"]) <= due
     assert len(found) == 1 + found.count(["often", "n1"])
     site.lab("down", name)
