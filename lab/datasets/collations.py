@@ -34,6 +34,27 @@ _0900 = re.compile(r"utf8mb4_(?:([a-z_]+)_)?0900_(bin|a[is]_c[is])(?:_ks)?")
 _1400 = re.compile(r"([a-z0-9]+)_uca1400_(?:(?!nopad_)([a-z0-9]+)_)?(?:(nopad)_)?(a[is]_c[is])")
 
 
+_FORMER: Mapping[DialectName, tuple[str, str, str]] = {
+    "mysql": ("SET SESSION default_collation_for_utf8mb4=", "utf8mb4_general_ci", ";"),
+    "mariadb": ("/*M!110201 SET SESSION character_set_collations=", "''", " */;"),
+}
+"""What sets the collations that utf8mb4 and others have without a COLLATE, and its former value."""
+
+NAMED: Mapping[DialectName, tuple[int, ...]] = {"mysql": (8,), "mariadb": (1000,)}
+"""The first version whose dumps name all collations that a server of the same dialect would choose
+otherwise. MariaDB's do since minor versions of its series, so for none of them it is relied on."""
+
+
+def former(dialect: DialectName, *, off: bool = False) -> str:
+    """A statement for a server: a character set has the collation that it had in older ones.
+
+    Those of MySQL before 8.0 and of MariaDB before 11.5 leave it out of what they show. ``off``:
+    the statement that has the server's own again.
+    """
+    head, value, tail = _FORMER[dialect]
+    return f"{head}{'DEFAULT' if off else value}{tail}"
+
+
 def nearest(name: str, dialect: DialectName, version: tuple[int, ...]) -> str:
     """The collation of a server that is nearest to one of another's that it lacks."""
     if found := _0900.fullmatch(name.lower()):

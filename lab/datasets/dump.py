@@ -193,12 +193,14 @@ def statements(
     *,
     limit: int = STATEMENT_LIMIT,
     head: int | None = None,
+    ended: Callable[[bytes], object] = bool,
 ) -> Iterator[Statement]:
     """The statements of a dump, in order; empty ones and comments between them are left out.
 
     ``data``: the decompressed dump in chunks of any size. ``limit``: bytes of one statement,
     at most. ``head``: bytes of its text that are wanted; None: all. No more than what is wanted
-    of one statement and some chunks are held in memory.
+    of one statement and some chunks are held in memory. ``ended`` is called at the end with the
+    delimiter that is set then.
 
     Raises InvalidSpec, with the file, the statement's number and its offset, for a statement
     that is too long, a string, identifier or comment that does not end, and commands of the
@@ -209,6 +211,7 @@ def statements(
         for start in range(0, len(chunk), _CHUNK):
             yield from splitter.feed(chunk[start : start + _CHUNK])
     yield from splitter.close()
+    ended(splitter.delimiter)
 
 
 _SINGLE = re.compile(rb"[^'\\]*(?:\\.[^'\\]*)*'", re.DOTALL)
@@ -248,11 +251,11 @@ _CONTROL = frozenset(range(0x21))
 class _Splitter:
     """Splits what it is fed; ``at`` is the position up to which the buffer has been looked at.
 
-    ``begun``: whether a statement begins at ``from``, and at the buffer's start after each call;
-    if not, what lies between two statements is being skipped. ``odd``: whether ``at`` is within a
-    string in single quotes. ``until``: the end of another string, or of a comment, that is being
-    looked for. ``head``: the first bytes of the statement, once the buffer has these no more;
-    ``gone``: how many bytes of it preceded the buffer.
+    ``delimiter``: the one that is set. ``begun``: whether a statement begins at ``from``, and at
+    the buffer's start after each call; if not, what lies between two statements is being skipped.
+    ``odd``: whether ``at`` is within a string in single quotes. ``until``: the end of another
+    string, or of a comment, that is being looked for. ``head``: the first bytes of the statement,
+    once the buffer has these no more; ``gone``: how many bytes of it preceded the buffer.
     """
 
     def __init__(self, name: str, limit: int, wanted: int) -> None:
@@ -294,7 +297,7 @@ class _Splitter:
             yield from self._made(len(self._buffer), terminated=False)
 
     def _set_delimiter(self, delimiter: bytes) -> None:
-        self._delimiter = delimiter
+        self.delimiter = delimiter
         self._marks = tuple(dict.fromkeys([delimiter, b'"', b"`", b"#", b"--", b"/*"]))
 
     def _split(self, *, final: bool) -> Iterator[Statement]:
@@ -312,7 +315,7 @@ class _Splitter:
             if end == _INSIDE:
                 continue
             yield from self._made(end)
-            self._from = self._at = end + len(self._delimiter)
+            self._from = self._at = end + len(self.delimiter)
             self._begun = False
         self._drop()
 
@@ -387,8 +390,8 @@ class _Splitter:
             left = len(buffer) - at
             if left == 0 or (left < _HELD and not final):
                 return None
-            if buffer.startswith(self._delimiter, at):
-                at += len(self._delimiter)
+            if buffer.startswith(self.delimiter, at):
+                at += len(self.delimiter)
             elif self._comment(at):
                 return at
             elif _CLIENT.match(buffer, at):
@@ -459,7 +462,7 @@ class _Splitter:
             if self._odd:
                 if not self._string(stop):
                     break
-            elif buffer.startswith(self._delimiter, hit):
+            elif buffer.startswith(self.delimiter, hit):
                 return hit
             elif self._opens(hit):
                 return _INSIDE
@@ -482,7 +485,7 @@ class _Splitter:
             self._rest(stop)
             return False
         self._at, self._odd = found.end(), False
-        if self._delimiter == b";" and (run := _RUN.match(self._buffer, self._at)):
+        if self.delimiter == b";" and (run := _RUN.match(self._buffer, self._at)):
             self._at = run.end()
         return True
 

@@ -19,10 +19,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from lab.config.enginefile import DialectName, family_of, numbers
-from lab.datasets.collations import LANGUAGES, OTHERS, UCA1400, nearest
+from lab.datasets.collations import LANGUAGES, NAMED, OTHERS, UCA1400, nearest
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
 from lab.units import counted
@@ -56,10 +57,14 @@ class Found:
     """Bytes, decompressed."""
     signs: Mapping[str, int] = field(default_factory=dict)
     """The keys of what ``suits`` knows that its schema has, and in how many statements."""
+    long: frozenset[str] = frozenset()
+    """Those that statements have which are too long to be changed: ``HEAD`` bytes and more."""
     functions: tuple[str, ...] = ()
     """Loadable functions that it creates, or inserts into mysql.func: of libraries, not of SQL."""
     notes: tuple[str, ...] = ()
     """What of it is not loaded as it is."""
+    rest: bytes = b""
+    """What must follow before other SQL does: it ends a statement, or restores the delimiter."""
 
 
 _PROGRAM = re.compile(
@@ -132,6 +137,12 @@ def truncated(found: Found, name: str) -> InvalidSpec | None:
     )
 
 
+def leaves_collations_out(found: Found, target: DialectName) -> bool:
+    """Whether a dump may leave out collations that a server would choose otherwise."""
+    same = bool(found.dialect) and found.dialect == target
+    return bool(found.dialect) and not (same and numbers(found.version) >= NAMED[target])
+
+
 _COMMENT = rb"(?:/\*M?!\d*\s*)?"
 _NAME = rb"(?:`((?:[^`]|``){1,300})`|([\w$]{1,300}))"
 _CREATE_DATABASE = re.compile(
@@ -145,8 +156,12 @@ _INTO = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(`(?:[^`]|``){1,300}`)", re.IGNORECASE
 )
 _GENERATED = re.compile(rb"\bGENERATED\s+ALWAYS\s+AS\b", re.IGNORECASE)
-_MARIADB_DUMP = re.compile(rb"^-- MariaDB dump ", re.MULTILINE)
+_MARIADB_DUMP = re.compile(rb"^-- (?:MariaDB dump |MySQL dump [^\n]{1,100}-MariaDB)", re.MULTILINE)
+"""mariadb-dump, also by its former name: it has values of generated columns."""
 _CREATE_TABLE = re.compile(rb"CREATE\s+TABLE\b", re.IGNORECASE)
+_TABLE = re.compile(
+    _COMMENT + rb"(?:CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMPORARY\s+)?|ALTER\s+)TABLE\b", re.IGNORECASE
+)
 _DATA = re.compile(rb"(?:INSERT|REPLACE)\b", re.IGNORECASE)
 _TRUNCATABLE = re.compile(rb"(?:INSERT|REPLACE|CREATE|/\*)", re.IGNORECASE)
 _CREATE_FUNCTION = re.compile(
@@ -159,6 +174,7 @@ _FUNC = re.compile(
 )
 _ROW = re.compile(rb"\('([\w$]{1,64})'")
 _DATABASES_LIMIT = 10_000
+_USUAL = b";"
 FUNCTIONS_LIMIT = 100
 """Names of functions that are kept."""
 
@@ -192,10 +208,11 @@ def survey(
 
     number, tables = 0, 0
     databases: dict[str, None] = {}
-    signs: Counter[str] = Counter()
-    functions: dict[str, None] = {}
-    torn, computing = False, _Computing(head)
-    for statement in statements(passing(), name, limit=limit, head=HEAD):
+    signs, functions = _Seen(seen), dict[str, None]()
+    torn, computing, is_open = False, _Computing(head), False
+    delimiters: list[bytes] = []
+    read = statements(passing(), name, limit=limit, head=HEAD, ended=delimiters.append)
+    for statement in read:
         number = statement.number
         if number == 1 and (message := _MESSAGE.match(statement.text)):
             raise InvalidSpec(
@@ -203,19 +220,21 @@ def survey(
                 hint="dump without 2>&1; `sed -i 1d` removes the first line",
                 details=[message[0].decode(errors="replace")],
             )
-        torn = not statement.terminated and bool(_TRUNCATABLE.match(statement.text))
+        is_open = not statement.terminated
+        torn = is_open and bool(_TRUNCATABLE.match(statement.text))
         if len(functions) < FUNCTIONS_LIMIT:
             functions |= dict.fromkeys(functions_of(statement.text))
         if _DATA.match(statement.text):
-            signs.update([_COMPUTED] * computing.fills(statement.text))
+            signs.counts.update([_COMPUTED] * computing.fills(statement.text))
             continue
         computing.defined(statement.text)
         if (database := database_of(statement)) and len(databases) < _DATABASES_LIMIT:
             databases[database] = None
         tables += bool(_CREATE_TABLE.match(statement.text))
-        for sign in signs_of(statement.text):
-            signs[sign] += 1
-            seen(sign, statement)
+        signs.of(statement)
+    rest = delimiters[0] + b"\n" if is_open else b""
+    if delimiters[0] != _USUAL:
+        rest += b"DELIMITER %s\n" % _USUAL
     found = header(bytes(head))
     return Found(
         program=found.program,
@@ -227,9 +246,29 @@ def survey(
         tables=tables,
         statements=number,
         size=size,
-        signs=dict(signs),
+        signs=dict(signs.counts),
+        long=frozenset(signs.long),
         functions=tuple(functions)[:FUNCTIONS_LIMIT],
+        rest=rest,
     )
+
+
+class _Seen:
+    """The signs of statements. ``long``: of those that are too long to be changed."""
+
+    def __init__(self, seen: Callable[[str, Statement], None]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.long: set[str] = set()
+        self._seen = seen
+
+    def of(self, statement: Statement) -> None:
+        """Look at a statement of a schema."""
+        for sign in signs_of(statement.text):
+            self.counts[sign] += 1
+            if len(statement.text) >= HEAD:
+                self.long.add(sign)
+            else:
+                self._seen(sign, statement)
 
 
 class _Computing:
@@ -242,7 +281,7 @@ class _Computing:
     def defined(self, statement: bytes) -> None:
         """Look at a statement that may define a table."""
         found = _TABLE_NAME.match(statement)
-        if found and _GENERATED.search(_UNREAD.sub(b"''", statement[:HEAD])):
+        if found and _GENERATED.search(code(statement[:HEAD])):
             self._names.add(found[1])
 
     def fills(self, statement: bytes) -> bool:
@@ -288,12 +327,16 @@ class _Sign:
     refusal: str = "which {named} does not know"
     commented: bool = False
     """Whether it is in a string, or in a comment that MySQL executes and MariaDB does not."""
+    named: bool = True
+    """Whether a name in backticks is a part of it."""
+    where: Literal["", "table", "options"] = "table"
+    """Only in a definition of a table, or in that behind its columns; empty: in any statement."""
     left_out: bool = False
     """Whether its statement is left out for another server; ``effect`` says so."""
     part: re.Pattern[bytes] | None = None
-    """What is left out of a statement, if that is not all of it; it has no end of a line."""
+    """What ``instead`` changes, if that is not what is found. A group ``it`` is a part of it."""
     instead: Callable[[str, DialectName, tuple[int, ...]], str] | None = None
-    """What takes the place of what is found, in a server of a dialect and version."""
+    """What takes its place, in a server of a dialect and version."""
     example: str = ""
     """Something that is found, if what takes its place differs; else ``effect`` says it."""
     gaps: Mapping[DialectName, tuple[tuple[int, ...], tuple[int, ...]]] = field(
@@ -316,18 +359,26 @@ class _Sign:
 
         It is ``text`` itself where it stays.
         """
-        if instead := self.instead:
+        if self.instead is None:
+            return None if self.left_out else text
+        sought, made, at = self.part or self.pattern, bytearray(), 0
+        group = "it" if "it" in sought.groupindex else 0
+        for match in sought.finditer(self.read(text)):
+            begin, end = match.span(group)
+            old = text[begin:end].decode("latin-1")  # each byte is a character
+            made += text[at:begin] + self.instead(old, dialect, version).encode("latin-1")
+            at = end
+        return bytes(made + text[at:])
 
-            def new(match: re.Match[bytes]) -> bytes:
-                name = match["found"]
-                return instead(name.decode(), dialect, version).encode() if name else match[0]
-
-            # Names are not what is sought.
-            each = rb"(?s:%s)|(?i:(?P<found>%s))|`[^`]*`" % (_UNREAD.pattern, self.pattern.pattern)
-            return re.sub(each, new, text)
-        if self.part is not None:
-            return self.part.sub(b"", text)
-        return None if self.left_out else text
+    def read(self, text: bytes, seen: Callable[[bytes, bool], bytes] | None = None) -> bytes:
+        """What of a statement is looked at; the rest is blank. ``seen``: ``code``, remembered."""
+        if self.where and not _TABLE.match(text):
+            return b""
+        found = text if self.commented else (seen or code)(text, self.named)
+        if self.where == "options":
+            begin = _columns_end((seen or code)(text, False))
+            return found[:0].ljust(begin) + found[begin:]
+        return found
 
     def said(self, named: str, dialect: DialectName, version: tuple[int, ...]) -> str:
         """What becomes of it in a server that is ``named`` so."""
@@ -335,6 +386,11 @@ class _Sign:
             new = self.instead(self.example, dialect, version)
             return f"in {named} they become the nearest ones, such as {new} for {self.example}"
         return f"in {named} {self.effect}" if self.effect else self.refusal.format(named=named)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a server that does not understand it gets the statement in other words."""
+        return self.left_out or self.instead is not None
 
     @property
     def is_refused(self) -> bool:
@@ -355,6 +411,19 @@ def _words(languages: Iterable[str]) -> bytes:
     return "|".join(sorted(filter(None, languages))).encode()
 
 
+def _mode(names: bytes) -> re.Pattern[bytes]:
+    return _code(rb"\A(?:/\*!\d+\s+)?SET\s[^;']{0,200}\bsql_mode\s*=\s*'[^']*\b(?:%s)\b" % names)
+
+
+def _without(names: bytes) -> re.Pattern[bytes]:
+    return _code(rb",(?:%s)\b|\b(?:%s)\b,?" % (names, names))
+
+
+_GONE = (
+    rb"EMPTY_STRING_IS_NULL|SIMULTANEOUS_ASSIGNMENT|TIME_ROUND_FRACTIONAL|IGNORE_BAD_TABLE_OPTIONS"
+    rb"|NO_(?:FIELD|KEY|TABLE)_OPTIONS|POSTGRESQL|MSSQL|DB2|MAXDB|MYSQL323|MYSQL40"
+)
+"""Modes of MariaDB that MySQL does not have, or has no more."""
 _IGNORED: Mapping[DialectName, str] = {"mariadb": "", "mysql": "INVISIBLE"}
 """What ignored indexes are in servers that do not know the word."""
 _COMPUTED = "values of generated columns"
@@ -366,27 +435,32 @@ SIGNS: dict[str, _Sign] = {
         _code(rb"\butf8mb4_(?:(?:%s)_)?0900_\w+" % _words(LANGUAGES)), (11, 4, 5), (8, 0, 1),
         "collations utf8mb4_0900_*", "test the order of texts, and what is equal",
         instead=nearest, example="utf8mb4_0900_ai_ci", gaps={"mariadb": ((11, 5), (11, 7, 2))},
+        named=False, where="",
     ),
     "utf8mb4_0900 of others": _Sign(
         _code(rb"\butf8mb4_(?:%s)_0900_\w+" % _words(OTHERS)), None, (8, 0, 1),
         "collations utf8mb4_0900_* of languages that MariaDB lacks",
         "test the order of texts, and what is equal",
         instead=nearest, example="utf8mb4_ja_0900_as_cs",
+        named=False, where="",
     ),
     "uca1400": _Sign(
         _code(rb"\b[a-z0-9]+_uca1400_\w+"), UCA1400, None,
         "collations uca1400_*", "test the order of texts, and what is equal",
         instead=nearest, example="utf8mb4_uca1400_ai_ci",
+        named=False, where="",
     ),
     "uca1400 of any set": _Sign(
         _code(rb"\buca1400_\w+"), UCA1400, None,
         "collations uca1400_* without a character set",
         "sed 's/ uca1400_ai_ci/ utf8mb4_uca1400_ai_ci/g' changes the dump",
+        named=False, where="",
     ),
     "nopad": _Sign(
         _code(rb"\b[a-z0-9]+_(?!uca1400)(?:[a-z0-9]+_)*nopad_(?:ci|bin)\b"), (10, 2), None,
         "collations that do not pad", "values that differ in spaces at their ends become equal",
         instead=nearest, example="utf8mb4_general_nopad_ci",
+        named=False, where="",
     ),
     "periods": _Sign(
         _code(rb"\bPERIOD\s+FOR\s+\W?\w"), (10, 3), None,
@@ -402,13 +476,82 @@ SIGNS: dict[str, _Sign] = {
     ),
     "defaults": _Sign(
         _code(
-            rb"(?<= DEFAULT )(?!current_timestamp\b|nextval\b)[a-z_]\w*"
+            rb"(?<= DEFAULT )(?!(?:current_timestamp|now|localtime(?:stamp)?|nextval)\b)[a-z_]\w*"
             rb"\((?:[^()']|'(?:[^'\\]|\\.){0,300}'|\([^()]{0,300}\)){0,300}\)"
         ), _ANY, None,
         "defaults that are functions",
         "test what inserts without these columns",
         "they are in parentheses",
         instead=lambda text, _, __: f"({text})",
+    ),
+    "defaults of texts": _Sign(
+        _code(
+            rb"(?m:^)[^\S\n]*`[^`\n]+`\s+(?:(?:tiny|medium|long)?(?:text|blob)|json)\b[^\n',]{0,300}?"
+            rb"\bDEFAULT\s+(?P<it>(?:'[^'\n]*')+|-?\d[\d.]*)"
+        ), _ANY, None,
+        "defaults of columns of the types TEXT, BLOB and JSON",
+        "test what inserts without these columns",
+        "they are in parentheses",
+        instead=lambda text, _, __: f"({text})",
+    ),
+    "times in defaults": _Sign(
+        _code(
+            rb"(?m:^)[^\S\n]*`[^`\n]+`\s+(?!datetime|timestamp)[a-z][^\n',]{0,300}?"
+            rb"\bDEFAULT\s+(?P<it>current_timestamp\(\d?\))"
+        ), _ANY, None,
+        "defaults CURRENT_TIMESTAMP of columns of other types than DATETIME and TIMESTAMP",
+        "test what inserts without these columns",
+        "they are in parentheses",
+        instead=lambda text, _, __: f"({text})",
+    ),
+    "parsers": _Sign(
+        _code(rb"\s/\*!50100 WITH PARSER `(?:ngram|mecab)` \*/"), None, (5, 7, 6),
+        "full-text indexes with a parser (ngram, mecab)",
+        "test the searches",
+        "the parsers are left out: a word ends at a space or a punctuation mark",
+        instead=lambda *_: "",
+    ),
+    "generated columns that are not null": _Sign(
+        _code(
+            rb"\bGENERATED ALWAYS AS \([^\n]{0,2000}\) (?:VIRTUAL|STORED)(?P<it> NOT NULL)"
+        ), None, (5, 7, 6),
+        "generated columns that are NOT NULL",
+        "test what reads them",
+        "they may be NULL",
+        instead=lambda *_: "",
+    ),
+    "options of MySQL": _Sign(
+        _code(rb"\s(?:COMPRESSION\s*=\s*'[^']*'|SECONDARY_ENGINE\s*=\s*\w+)"), None, (5, 7, 8),
+        "options of tables of MySQL (COMPRESSION, SECONDARY_ENGINE)",
+        "labs have these tables without them",
+        "they are left out", where="options",
+        instead=lambda *_: "",
+    ),
+    "reference systems": _Sign(
+        _code(rb"(?m:^)[^\S\n]*`[^`\n]+`[^\n]*/\*!80003 SRID \d+ \*/"), None, (8, 0, 3),
+        "columns with a spatial reference system (SRID)",
+        "test what computes with their values: MariaDB computes in a plane",
+        "they take values of any system", commented=True,
+    ),
+    "modes of MySQL": _Sign(
+        _mode(b"TIME_TRUNCATE_FRACTIONAL"), None, (8, 0),
+        "the mode TIME_TRUNCATE_FRACTIONAL (sql_mode) of routines, triggers and events",
+        "MariaDB truncates fractions of seconds in any case",
+        "it is left out", commented=True, where="",
+        part=_without(b"TIME_TRUNCATE_FRACTIONAL"), instead=lambda *_: "",
+    ),
+    "modes of MariaDB": _Sign(
+        _mode(_GONE), _ANY, None,
+        "modes that MySQL does not have (sql_mode) of routines, triggers and events",
+        "test these routines",
+        "they are left out", commented=True, where="",
+        part=_without(_GONE), instead=lambda *_: "",
+    ),
+    "the mode ORACLE": _Sign(
+        _mode(b"ORACLE"), _ANY, None,
+        "routines, triggers or events in the mode ORACLE (sql_mode)",
+        "leave them out of the dump, or write them in SQL/PSM",
+        commented=True, where="",
     ),
     "options of tables": _Sign(
         _code(rb"\s`?(?:PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|ENCRYPTED|ENCRYPTION_KEY_ID)`?"
@@ -417,6 +560,7 @@ SIGNS: dict[str, _Sign] = {
         "labs have these tables without them",
         "they are left out",
         instead=lambda *_: "",
+        where="options",
     ),
     "unique texts": _Sign(
         _code(rb"\bUNIQUE\s+KEY\s+`[^`]+`\s+\([^\n]{0,2000}\)\s+USING\s+HASH\b"
@@ -430,6 +574,7 @@ SIGNS: dict[str, _Sign] = {
         "it is the same type",
         "it is called geometrycollection",
         instead=lambda *_: "geometrycollection",
+        named=False, where="",
     ),
     "vectors": _Sign(
         _code(rb"(?m:^)[^\S\n]*`[^`]+`\s+vector\b"), (11, 7), (9, 0),
@@ -451,23 +596,24 @@ SIGNS: dict[str, _Sign] = {
         _code(rb"\ACREATE\s+(?:OR\s+REPLACE\s+)?SEQUENCE\b"), (10, 3), None,
         "sequences",
         "replace them by AUTO_INCREMENT, and leave them out of the dump",
+        where="",
     ),
     "gtid_purged": _Sign(
-        _code(rb"@@GLOBAL\.GTID_PURGED"), None, (5, 6),
+        _code(rb"\A(?:/\*!\d+\s+)?SET\s+@@GLOBAL\.GTID_PURGED\b"), None, (5, 6),
         "the variable @@GLOBAL.GTID_PURGED",
         "labs begin without a history in any case",
         "its statement is left out", left_out=True,
+        where="",
     ),
     "removed mode": _Sign(
-        _code(rb"\A(?:/\*!\d+\s+)?SET\s[^;']{0,200}\bsql_mode\s*=\s*'[^']*\bNO_AUTO_CREATE_USER\b"),
-        _ANY, None,
+        _mode(b"NO_AUTO_CREATE_USER"), _ANY, None,
         "the mode NO_AUTO_CREATE_USER (sql_mode) of routines, triggers and events",
         "no account is created by GRANT since MySQL 8.0",
-        "it is left out", commented=True, left_out=True,
-        part=_code(rb",NO_AUTO_CREATE_USER\b|\bNO_AUTO_CREATE_USER,?"),
+        "it is left out", commented=True, where="",
+        part=_without(b"NO_AUTO_CREATE_USER"), instead=lambda *_: "",
     ),
     "expression index": _Sign(
-        _code(rb"\bKEY\s+`[^`]+`\s*\(\s*\("), None, (8, 0, 13),
+        _code(rb"\bKEY\s+`[^`]+`\s*\((?:[^\n]{0,2000}?,)?\s*\("), None, (8, 0, 13),
         "indexes on expressions",
         "replace them by indexes on generated columns",
     ),
@@ -505,12 +651,14 @@ SIGNS: dict[str, _Sign] = {
         "values of generated columns, as mariadb-dump writes them",
         "dump with mysqldump, and create the dataset from the dump",
         refusal="which {named} refuses (error 3105)",
+        where="",
     ),
     "encryption": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s[^;]*\bENCRYPTION\s*=\s*'Y'"), _ANY, None,
         "encrypted tables (ENCRYPTION='Y')",
         "sed \"s/ENCRYPTION='Y'/ENCRYPTION='N'/g\" changes the dump",
         refusal="which need a keyring that no image has", commented=True,
+        where="",
     ),
     "plugins of MySQL": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s+USER\b[^;]*\bIDENTIFIED\s+WITH\s+'?(?:caching_sha2_password"
@@ -518,6 +666,7 @@ SIGNS: dict[str, _Sign] = {
         "accounts with plugins of MySQL",
         "dump without accounts; create them in a file of --sql",
         commented=True,
+        where="",
     ),
     # As the dump programs write them, in backticks: --users of mysqldump since 9, --system=users.
     "accounts of images": _Sign(
@@ -527,6 +676,7 @@ SIGNS: dict[str, _Sign] = {
         "accounts that images have (root@localhost, lab, and the server's own)",
         "others are loaded",
         "they stay as they are: these statements are left out", left_out=True, commented=True,
+        where="",
     ),
     "native passwords": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s+USER\b[^;]*\bIDENTIFIED\s+WITH\s+'?mysql_native_password\b"),
@@ -535,31 +685,61 @@ SIGNS: dict[str, _Sign] = {
         "dump without accounts; create them in a file of --sql",
         refusal="which {named} does not have",
         commented=True, gaps={"mysql": ((8, 4), (1000,))},
+        where="",
     ),
     "plugins of MariaDB": _Sign(
         _code(rb"\A(?:CREATE|ALTER)\s+(?:OR\s+REPLACE\s+)?USER\b[^;]*\bIDENTIFIED\s+VIA\b"),
         _ANY, None,
         "accounts with IDENTIFIED VIA",
         "dump without accounts; create them in a file of --sql",
+        where="",
     ),
 }  # fmt: skip
 """What ``suits`` looks for, by name."""
 
+_PARENTHESIS = re.compile(rb"[()]")
 _UNREAD = re.compile(
-    rb"'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)"
+    rb"'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|`[^`]*(?:`|\Z)"
+    rb"|--(?=[\x00-\x20]|\Z)[^\n]*|#[^\n]*"
     rb"|/\*(?!M?!)(?:[^*]|\*(?!/))*(?:\*/|\*?\Z)"
     rb"|/\*!(?:507\d\d|50[89]\d\d|5[1-9]\d{3}|[6-9]\d{4})(?!\d)(?:[^*]|\*(?!/))*(?:\*/|\*?\Z)",
     re.DOTALL,
 )
-"""Strings, comments, and what MariaDB takes for comments: of MySQL 5.7 and later."""
+"""Strings, names, comments, and what MariaDB takes for comments: of MySQL 5.7 and later."""
+
+
+def code(text: bytes, names: bool = True) -> bytes:
+    """``text`` with blanks for what is in strings and comments, and, without ``names``, in those.
+
+    What remains is where it was.
+    """
+
+    def blank(match: re.Match[bytes]) -> bytes:
+        found = match[0]
+        if found[:1] not in b"'\"`":
+            return b" " * len(found)
+        if found[:1] == b"`" and names:
+            return found
+        return found[:1] + b" " * (len(found) - 2) + found[:1] * (len(found) > 1)
+
+    return _UNREAD.sub(blank, text)
+
+
+def _columns_end(text: bytes) -> int:
+    """Where the list of the columns of a table ends, in ``code`` without names."""
+    depth = 0
+    for match in _PARENTHESIS.finditer(text):
+        depth += 1 if match[0] == b"(" else -1
+        if depth <= 0:
+            return match.end()
+    return len(text)
 
 
 def signs_of(schema: bytes) -> set[str]:
     """The keys of ``SIGNS`` that a statement of a schema has, outside of strings and comments."""
-    whole = schema[:HEAD]
-    part = _UNREAD.sub(b"''", whole)
-    found = SIGNS.items()
-    return {key for key, one in found if one.pattern.search(whole if one.commented else part)}
+    seen = cache(code)
+    text = schema[:HEAD]
+    return {key for key, one in SIGNS.items() if one.pattern.search(one.read(text, seen))}
 
 
 @dataclass(frozen=True)
@@ -588,6 +768,16 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
             how = sign.said(named, target, ours)
             what = f"the dump has {sign.what}, {how} ({counted(found.signs[key], 'statement')})"
             reasons.append(Misfit(what, sign.hint, fatal=sign.is_refused))
+            if key in found.long and sign.is_changed:
+                reasons.append(
+                    Misfit(
+                        f"the dump has {sign.what} in a statement of {HEAD >> 10} KiB or more,"
+                        " which is not changed",
+                        "change it in a copy of the dump, or leave its table out and create it in"
+                        " a file of --sql",
+                        fatal=True,
+                    )
+                )
     if found.functions:
         reasons.append(
             Misfit(

@@ -54,7 +54,7 @@ _BACKUP = "backup"
 MASK = "the masking rules"
 STAGE = "stage"
 """The node whose server has data that is not masked; its disks are destroyed."""
-_ERROR = re.compile(r"^ERROR \d+ \(\w+\) at line (\d+)", re.MULTILINE)
+_ERROR = re.compile(r"^ERROR(?: \d+ \(\w+\))? at line (\d+)", re.MULTILINE)
 _STATEMENT = 64 * MIB
 """Bytes of one statement of what a token sends, at most: max_allowed_packet is rarely larger."""
 _SECONDS = 3600

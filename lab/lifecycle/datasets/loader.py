@@ -46,7 +46,7 @@ _LONGEST = 10.0
 """Seconds between two looks, at most."""
 _SILENT = 300.0
 """Seconds after which a guest that does not answer is given up: the server may keep it busy."""
-_ERROR = re.compile(r"^(ERROR \d+ \(\w+\))(?: at line \d+)?(: [^\n]*)", re.MULTILINE)
+_ERROR = re.compile(r"^(ERROR(?: \d+ \(\w+\))?)(?: at line \d+)?(: [^\n]*)", re.MULTILINE)
 _PIECE = MIB
 """Bytes of SQL that are sent to the guest at once."""
 _PARTS = "/run/lab-load/sql"

@@ -12,9 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import BinaryIO
 
 from lab.config.enginefile import DialectName, numbers
 from lab.datasets import directory, generate
+from lab.datasets.collations import former
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, chunks, statements
 from lab.datasets.kinds import plain, sql
 from lab.datasets.live import Selection, opened
@@ -29,7 +31,15 @@ from lab.datasets.source import (
     Source,
     StandardInput,
 )
-from lab.datasets.survey import FUNCTIONS_LIMIT, HEAD, SIGNS, Found, survey, truncated
+from lab.datasets.survey import (
+    FUNCTIONS_LIMIT,
+    HEAD,
+    SIGNS,
+    Found,
+    leaves_collations_out,
+    survey,
+    truncated,
+)
 from lab.errors import InvalidSpec
 from lab.paths import new_file, writing
 from lab.storage.sparse import fill
@@ -130,60 +140,97 @@ def write(
     dump that is damaged, truncated or has the server's own databases; HostUnfit if there is no
     space, or no server to be reached.
     """
-    parts: list[SqlSlice] = []
-    changes = _Changes(dialect, version)
     with new_file(path) as out:
         out.write(b"\n" * _FIRST)  # its size; see below
-        done, line = _FIRST, 2
-
-        def copied(piece: Piece) -> Iterator[bytes]:
-            nonlocal done, line
-            out.write(piece.before)
-            begin = done = done + len(piece.before)
-            first = line = line + piece.before.count(b"\n")
-            for chunk in piece.data:
-                out.write(chunk)
-                done += len(chunk)
-                line += chunk.count(b"\n")
-                progress(done)
-                yield chunk
-            out.write(b"\n")
-            size = done - begin
-            parts.append(SqlSlice(piece.name, first, begin, size, piece.lines, piece.statements))
-            done, line = done + 1, line + 1
-
-        def surveyed(piece: Piece) -> Found:
-            seen = changes.of(done + len(piece.before))
-            try:
-                found = survey(copied(piece), piece.name, limit=limit, seen=seen)
-            finally:
-                if isinstance(piece.data, Generator):
-                    piece.data.close()  # a program that is read ends now
-            if piece.database and piece.database not in found.databases:
-                found = replace(found, databases=(piece.database, *found.databases))
-            found = replace(found, notes=piece.notes)
-            _check(found, piece.name)
-            return found
-
+        written = _Written(out, progress, _Changes(dialect, version), limit)
         found = Found()
         if source is not None:
             with closing(_pieces(source, selection, path.parent, dialect, version)) as pieces:
-                found = _joined(surveyed(piece) for piece in pieces)
-        further = (surveyed(Piece(str(file), content(file, sql))) for file in files)
-        found = replace(found, signs=_together([found, *further]))
+                found = _joined(written.piece(piece) for piece in pieces)
+        before = _own_session(dialect).encode()
+        further = (
+            written.piece(Piece(str(file), content(file, sql), before=before)) for file in files
+        )
+        every = [found, *further]
+        long = frozenset(key for one in every for key in one.long)
+        found = replace(found, signs=_together(every), long=long)
         out.flush()
         with writing(path):
-            placed = changes.made(path, done, parts)
+            placed = written.changed(path)
         done = out.seek(0, os.SEEK_END)
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
-        text = b""
+        text = former(dialect) if _is_older(source, found, dialect) else ""
         if source is not None and not found.databases:
-            text = f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;".encode()
+            text += f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;"
         with writing(path):
-            fill(out.fileno(), text.ljust(_FIRST - 1) + b"\n", 0)
+            fill(out.fileno(), text.encode().ljust(_FIRST - 1) + b"\n", 0)
     return Spool(path, size, placed, found)
+
+
+def _is_older(source: Source | None, found: Found, dialect: DialectName) -> bool:
+    """Whether a source may leave out collations that a newer server would choose otherwise."""
+    if isinstance(source, DumpDirectory) and source.layout in ("mydumper", "mysqlsh"):
+        return True  # newer ones show them
+    return leaves_collations_out(found, dialect)
+
+
+def _own_session(dialect: DialectName) -> str:
+    """What a user's own SQL begins with, whatever the source before it has set."""
+    return (
+        f"{former(dialect, off=True)} SET NAMES utf8mb4; SET SESSION sql_mode=DEFAULT,"
+        " time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1;\n"
+    )
+
+
+class _Written:
+    """The pieces of a spool, one after the other."""
+
+    def __init__(
+        self, out: BinaryIO, progress: Callable[[int], None], changes: _Changes, limit: int
+    ) -> None:
+        self._out = out
+        self._progress = progress
+        self._changes = changes
+        self._limit = limit
+        self._parts: list[SqlSlice] = []
+        self._done, self._line = _FIRST, 2
+
+    def piece(self, piece: Piece) -> Found:
+        """Write a piece; what is found in it."""
+        seen = self._changes.of(self._done + len(piece.before))
+        try:
+            found = survey(self._copied(piece), piece.name, limit=self._limit, seen=seen)
+        finally:
+            if isinstance(piece.data, Generator):
+                piece.data.close()  # a program that is read ends now
+        self._put(found.rest)
+        if piece.database and piece.database not in found.databases:
+            found = replace(found, databases=(piece.database, *found.databases))
+        found = replace(found, notes=piece.notes)
+        _check(found, piece.name)
+        return found
+
+    def changed(self, path: Path) -> tuple[SqlSlice, ...]:
+        """Change the statements that the server gets in other words; the pieces then."""
+        return self._changes.made(path, self._done, self._parts)
+
+    def _copied(self, piece: Piece) -> Iterator[bytes]:
+        self._put(piece.before)
+        begin, first = self._done, self._line
+        for chunk in piece.data:
+            self._put(chunk)
+            self._progress(self._done)
+            yield chunk
+        size = self._done - begin
+        self._put(b"\n")
+        self._parts.append(SqlSlice(piece.name, first, begin, size, piece.lines, piece.statements))
+
+    def _put(self, data: bytes) -> None:
+        self._out.write(data)
+        self._done += len(data)
+        self._line += data.count(b"\n")
 
 
 class _Changes:
@@ -199,8 +246,8 @@ class _Changes:
 
         def seen(key: str, one: Statement) -> None:
             sign, at, size = SIGNS[key], begin + one.offset, len(one.text)
-            if size >= HEAD or not sign.is_unknown(self._dialect, self._version):
-                return  # what is longer stays, and the server refuses it
+            if not sign.is_unknown(self._dialect, self._version):
+                return
             _, text = self._found.get(at, (size, one.text))
             changed = sign.becomes(text, self._dialect, self._version)
             if changed is None:  # line ends stay, by which other statements are found
@@ -292,6 +339,7 @@ def _joined(parts: Iterable[Found]) -> Found:
             statements=known.statements + part.statements,
             size=known.size + part.size,
             signs=_together([known, part]),
+            long=known.long | part.long,
             functions=tuple(dict.fromkeys(known.functions + part.functions))[:FUNCTIONS_LIMIT],
             notes=known.notes + part.notes,
         )

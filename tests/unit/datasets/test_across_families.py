@@ -41,6 +41,21 @@ OF_MYSQL = (
         " FROM shop.t"
     ),
     (
+        "CREATE TABLE shop.more (id INT PRIMARY KEY, txt TEXT, g POINT NOT NULL SRID 0, n INT"
+        " GENERATED ALWAYS AS (id + 1) STORED NOT NULL, m INT GENERATED ALWAYS AS (id) VIRTUAL NOT"
+        " NULL, FULLTEXT KEY f (txt) WITH PARSER ngram) COMPRESSION='zlib' SECONDARY_ENGINE=rapid"
+    ),
+    "INSERT INTO shop.more (id, txt, g) VALUES (1, 'COMPRESSION=''zlib''', POINT(1, 2))",
+    "SET sql_mode = 'STRICT_TRANS_TABLES,TIME_TRUNCATE_FRACTIONAL'",
+    "CREATE PROCEDURE shop.q() SELECT @@sql_mode",
+    "SET sql_mode = DEFAULT",
+    (
+        "CREATE PROCEDURE shop.r() BEGIN -- don't ask\n"
+        " DECLARE x VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_ai_ci DEFAULT 'y';\n"
+        "# it's here\n"
+        " /* or isn't */ SELECT CONCAT(x, 'utf8mb4_0900_ai_ci', '@@GLOBAL.GTID_PURGED') AS y; END"
+    ),
+    (
         "CREATE PROCEDURE shop.p() BEGIN DECLARE x VARCHAR(99) CHARACTER SET utf8mb4 COLLATE"
         " utf8mb4_sv_0900_ai_ci DEFAULT 'utf8mb4_0900_ai_ci'; SELECT x; END"
     ),
@@ -56,6 +71,20 @@ OF_MARIADB = (
         " CONCAT('uca1400_ai_ci (', UUID()), o POINT NOT NULL, KEY x (i) IGNORED, SPATIAL KEY (o))"
         " PAGE_COMPRESSED=1"
     ),
+    (
+        "CREATE TABLE shop.defaults (id INT, a TEXT NOT NULL DEFAULT '', b JSON DEFAULT"
+        " '{\"it''s\": 1}', c BLOB DEFAULT 'x''y' COMMENT 'DEFAULT ''z''', d DATE DEFAULT"
+        " CURRENT_TIMESTAMP, e TIMESTAMP(3) DEFAULT NOW(3), f LONGTEXT DEFAULT 5, encrypted INT,"
+        " CHECK (id = 1 OR encrypted = 1))"
+    ),
+    (
+        "CREATE PROCEDURE shop.p(n INT) BEGIN DECLARE encrypted, x INT DEFAULT FLOOR(3.5);"
+        " SET encrypted = 1; UPDATE shop.defaults SET encrypted = 1, id = n WHERE encrypted = 0;"
+        " SELECT encrypted + x AS y; END"
+    ),
+    "SET sql_mode = 'STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL,SIMULTANEOUS_ASSIGNMENT'",
+    "CREATE PROCEDURE shop.q() SELECT @@sql_mode",
+    "SET sql_mode = DEFAULT",
     "INSERT INTO shop.t (id, a, j, o) VALUES (1, '\u00c4da', '{}', POINT(1, 2))",
     "CREATE VIEW shop.v AS SELECT a FROM shop.t WHERE a = 'x' COLLATE utf8mb4_uca1400_as_cs",
 )
@@ -126,7 +155,9 @@ def test_from_mysql(mysql: Server, mariadb: Server, tmp_path: Path) -> None:
     for what in (
         "columns of the type JSON", "GTID_PURGED", "invisible columns", "invisible indexes",
         "checks that are not enforced", "it is called geometrycollection (1 statement)",
-        "utf8mb4_uca1400_nopad_ai_ci for utf8mb4_0900_ai_ci",
+        "utf8mb4_uca1400_nopad_ai_ci for utf8mb4_0900_ai_ci", "(SRID)", "(ngram, mecab)",
+        "generated columns that are NOT NULL", "COMPRESSION, SECONDARY_ENGINE",
+        "TIME_TRUNCATE_FRACTIONAL",
     ):  # fmt: skip
         assert what in said
     assert not [one for one in suits(spool.found, "mariadb", version) if one.fatal]
@@ -138,6 +169,10 @@ def test_from_mysql(mysql: Server, mariadb: Server, tmp_path: Path) -> None:
         ("x", "a", "utf8mb4_uca1400_nopad_as_cs")
     ]
     assert mariadb.ask("CALL shop.p()") == [("utf8mb4_0900_ai_ci",)]
+    assert mariadb.ask("CALL shop.q()") == [("STRICT_TRANS_TABLES",)]
+    assert mariadb.ask("CALL shop.r()") == [("yutf8mb4_0900_ai_ci@@GLOBAL.GTID_PURGED",)]
+    question = "SELECT n, m, txt, ST_AsText(g) FROM shop.more"
+    assert mariadb.ask(question) == [(2, 1, "COMPRESSION='zlib'", "POINT(1 2)")]
     (comment,) = mariadb.ask(
         "SELECT column_comment FROM information_schema.columns WHERE table_schema = 'shop' AND"
         " table_name = 't' AND column_name = 'd'"
@@ -169,18 +204,24 @@ def test_from_mariadb(mysql: Server, mariadb: Server, tmp_path: Path) -> None:
     mariadb.ask(*OF_MARIADB)
     program, env = client("mariadb-dump", "mariadb-client")
     argv = [str(program), "--no-defaults", "--skip-ssl", f"--socket={mariadb.socket}", "-uroot",
-            "--hex-blob", "--databases", "shop"]  # fmt: skip
+            "--hex-blob", "--routines", "--databases", "shop"]  # fmt: skip
     path = tmp_path / "shop.sql"
     path.write_text(run(argv, timeout=SECONDS, env=os.environ | env).stdout)
     spool, sql = written(path, tmp_path, "mysql", "9.7.4")
     assert set(spool.found.signs) == {
-        "uca1400", "nopad", "defaults", "ignored indexes", "options of tables",
+        "uca1400", "nopad", "defaults", "ignored indexes", "options of tables", "defaults of texts",
+        "times in defaults", "modes of MariaDB", "removed mode",
     }  # fmt: skip
     assert not [one for one in suits(spool.found, "mysql", "9.7.4") if one.fatal]
     load(mysql, [sql])
     assert mysql.ask("SELECT id, a, i, ST_AsText(o) FROM shop.t") == [
         (1, "\u00c4da", 3, "POINT(1 2)")
     ]
+    mysql.ask("INSERT INTO shop.defaults (id) VALUES (1)")
+    question = "SELECT a, b, c, d > '2026-01-01', e > '2026-01-01', f FROM shop.defaults"
+    assert mysql.ask(question) == [("", '{"it\'s": 1}', b"x'y", 1, 1, "5")]
+    assert mysql.ask("CALL shop.p(1)") == [(4,)]
+    assert mysql.ask("CALL shop.q()") == [("STRICT_TRANS_TABLES",)]
     made = dict(
         mysql.ask(
             "SELECT column_name, collation_name FROM information_schema.columns WHERE"
@@ -201,6 +242,7 @@ def test_what_is_refused_is_refused_by_the_server(mysql: Server, mariadb: Server
     """Protects dumps that would load: a refusal is for what the server cannot have."""
     for server, statement in (
         (mariadb, "CREATE TABLE t (id INT, KEY `x` ((lower(id))))"),
+        (mariadb, "CREATE TABLE t (id INT, KEY `x` (`id`,(lower(id))))"),
         (mariadb, "CREATE TABLE t (\n  `v` vector(3))"),
         (mysql, "CREATE TABLE t (\n  `a` text,\n  UNIQUE KEY `a` (`a`) USING HASH)"),
         (mysql, "CREATE TABLE t (`a` date, `b` date, PERIOD FOR `p` (`a`, `b`))"),

@@ -361,3 +361,50 @@ def test_values_of_generated_columns() -> None:
     assert not any(one.fatal for one in suits(found, "mariadb", "11.8.2"))
     assert survey([by_mariadb, table, end]).signs == {}
     assert survey([by_mysql, table, rows, end]).signs == {}
+
+
+def test_a_statement_that_is_too_long_to_be_changed() -> None:
+    """Protects from a note that it was: a table with years of daily partitions."""
+    parts = b",\n".join(b" PARTITION p%d VALUES LESS THAN (%d)" % (n, n) for n in range(2000))
+    text = b"CREATE TABLE `t` (\n  `id` int\n) COLLATE=utf8mb4_0900_ai_ci\n(%s);\n" % parts
+    found = survey([text])
+    assert found.signs == {"utf8mb4_0900": 1}
+    [reason, _] = suits(found, "mariadb", "10.11.6")
+    assert reason.fatal
+    assert "in a statement of 64 KiB or more, which is not changed" in reason.what
+    assert not [one for one in suits(found, "mysql", "9.7.4") if one.fatal]
+
+
+@pytest.mark.parametrize(
+    ("schema", "signs"),
+    [
+        (b"CREATE TABLE `uca1400_x` (\n  `utf8mb4_0900_ai_ci` int -- uca1400_ai_ci\n)", set()),
+        (b"CREATE TABLE t (\n  `a#b` varchar(9) COLLATE utf8mb4_0900_ai_ci\n)", {"utf8mb4_0900"}),
+        (b"CREATE TABLE t (\n  `a` int, CHECK (`a` = 1 or `encrypted` = 1)\n)", set()),
+        (b"CREATE TABLE t (\n  `a` timestamp(3) DEFAULT NOW(3)\n)", set()),
+        (b"CREATE PROCEDURE p() BEGIN CREATE TABLE t (a int) ENGINE=Aria; END", set()),
+        (b"CREATE PROCEDURE p() SELECT @@GLOBAL.GTID_PURGED", set()),
+    ],
+)
+def test_only_what_is_executed_and_where_it_means_that(schema: bytes, signs: set[str]) -> None:
+    assert signs_of(schema) == signs
+
+
+def test_bytes_of_any_character_set_stay() -> None:
+    text = b"CREATE TABLE `t` (\n  `a` varchar(9) DEFAULT concat('\xe9','x')\n)"
+    assert signs_of(text) == {"defaults"}
+    new = SIGNS["defaults"].becomes(text, "mysql", (9, 7, 4))
+    assert new == text.replace(b"concat('\xe9','x')", b"(concat('\xe9','x'))")
+
+
+@pytest.mark.parametrize(
+    "program", [b"MariaDB dump 10.19-11.4.2", b"MySQL dump 10.17  Distrib 10.3"]
+)
+def test_values_of_generated_columns_by_both_names_of_the_program(program: bytes) -> None:
+    text = (
+        b"-- %s-MariaDB, for Linux (x86_64)\n"
+        b"CREATE TABLE `t` (`a` int, `b` int GENERATED ALWAYS AS (`a`));\n"
+        b"INSERT INTO `t` VALUES (1,1);\n"
+    )
+    found = survey([text % program])
+    assert [one.what for one in suits(found, "mysql", "9.7.4") if one.fatal]

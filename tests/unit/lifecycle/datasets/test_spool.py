@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.config.enginefile import DialectName
+from lab.datasets.dump import statements
 from lab.datasets.source import DumpFile, parse
 from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle.datasets import spool as spools
@@ -16,6 +17,11 @@ from lab.lifecycle.datasets.loader import Refused, refused
 from lab.lifecycle.datasets.spool import Spool
 from lab.progress import ByteProgress, Event, Progress
 from lab.units import MIB
+
+OWN_SESSION = (
+    "/*M!110201 SET SESSION character_set_collations=DEFAULT */; SET NAMES utf8mb4; SET SESSION"
+    " sql_mode=DEFAULT, time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1;"
+)
 
 
 def written(tmp_path: Path, *texts: str) -> Spool:
@@ -42,8 +48,50 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert lines == [
         "CREATE DATABASE IF NOT EXISTS `shop`; USE `shop`;",
         "CREATE TABLE t (id INT)",
+        ";",
+        OWN_SESSION,
         "INSERT INTO t VALUES (1);",
     ]
+
+
+def test_a_file_ends_before_the_next_begins(tmp_path: Path) -> None:
+    """Protects each file: it is valid by itself, and so are all of them one after the other."""
+    routine = "DELIMITER //\nCREATE PROCEDURE p() BEGIN SELECT 1; END //\nSELECT 2"
+    spool = written(tmp_path, routine, "SELECT 3", "SELECT 4;\n-- the end")
+    found = [one.text for one in statements([spool.path.read_bytes()], "spool")]
+    texts = [text for text in found if b"SELECT" in text]
+    assert texts == [
+        b"CREATE PROCEDURE p() BEGIN SELECT 1; END", b"SELECT 2", b"SELECT 3", b"SELECT 4",
+    ]  # fmt: skip
+    for text, name, at in ((b"SELECT 3", "1.sql", 1), (b"SELECT 4", "2.sql", 1)):
+        line = spool.path.read_bytes().partition(text)[0].count(b"\n") + 1
+        assert spool.blame(content(spool), line)[0].endswith(f"{name}: statement {at}, at line 1")
+
+
+OLD = "-- MySQL dump 10.13  Distrib {0}, for Linux\n-- Server version\t{0}\nSELECT 1;\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "dialect", "first"),
+    [
+        ("5.7.44", "mysql", "SET SESSION default_collation_for_utf8mb4=utf8mb4_general_ci;"),
+        ("8.0.36", "mysql", ""),
+        ("10.6.4-MariaDB", "mysql", "SET SESSION default_collation_for_utf8mb4"),
+        ("5.7.44", "mariadb", "/*M!110201 SET SESSION character_set_collations='' */;"),
+        ("8.0.36", "mariadb", "/*M!110201 SET SESSION character_set_collations='' */;"),
+    ],
+)
+def test_a_character_set_has_its_former_collation(
+    tmp_path: Path, version: str, dialect: DialectName, first: str
+) -> None:
+    """Protects what is equal in a table whose dump leaves its collation out."""
+    path = tmp_path / "a.sql"
+    path.write_text(OLD.format(version) + "-- Dump completed\n")
+    spool = spools.write(
+        DumpFile(path), [], tmp_path / "spool", "shop", lambda _: None, dialect=dialect
+    )
+    text = spool.path.read_text().splitlines()[0]
+    assert text.startswith(first or "CREATE DATABASE")
 
 
 def test_what_another_server_lacks_is_left_out(tmp_path: Path) -> None:
