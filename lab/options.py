@@ -17,6 +17,7 @@ from lab import texts, users
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, number, text
 from lab.names import ENGINE, NODE_NAME, parse_node
+from lab.paths import from_user
 from lab.suggest import did_you_mean
 from lab.units import format_duration, parse_duration
 from lab.users import User
@@ -73,7 +74,7 @@ def _node_engines(value: object) -> tuple[str, ...]:
 
 def read_file(path: str, base: Path = Path()) -> str:
     """The text of a file; a relative path is below ``base``. Raises InvalidSpec."""
-    return texts.read(base / Path(path).expanduser(), FILE_LIMIT)
+    return texts.read(base / from_user(path), FILE_LIMIT)
 
 
 def named_files(value: object) -> tuple[tuple[str, str], ...]:
@@ -106,7 +107,7 @@ def _users(value: object) -> tuple[User, ...]:
             if not os.environ.get(variable):
                 raise InvalidSpec(f"the environment variable {variable[:80]!r} is not set")
             found += users.parse(os.environ[variable], f"the environment variable {variable}")
-        elif "@" in given and not Path(given).expanduser().exists():
+        elif "@" in given and not from_user(given).exists():
             # Not repeated: it may be a password.
             raise InvalidSpec(
                 "an account is not given as an argument, which every user of this host can read",

@@ -353,6 +353,18 @@ class Home:
         return path
 
 
+def from_user(text: str) -> Path:
+    """A path that a user gave, which may begin with ``~`` or ``~USER``; raises InvalidSpec."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        name = text.partition("/")[0].removeprefix("~")
+        raise InvalidSpec(
+            f"{text!r} begins with the home of a user that is not known, {name!r}",
+            hint="write the whole path; `./~...` is a file of that name",
+        ) from None
+
+
 def default_root(env: Mapping[str, str] | None = None) -> Path:
     """Where the home is unless something else is said, for the user we run as."""
     env = os.environ if env is None else env

@@ -17,7 +17,7 @@ from lab.config.servefile import Serve
 from lab.errors import InvalidSpec
 from lab.keys import Given, Key, WrongType, keys, parse, text, whole
 from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_host
-from lab.paths import Home, default_root
+from lab.paths import Home, default_root, from_user
 from lab.suggest import did_you_mean
 from lab.units import GIB, MIB, Lease, Seconds, Size
 
@@ -41,7 +41,7 @@ def _owner(value: object) -> str:
 
 def _cloud_image(value: object) -> Path | None:
     path = text(value).strip()
-    return Path(path).expanduser().absolute() if path else None
+    return from_user(path).absolute() if path else None
 
 
 def _pool(value: object) -> str:

@@ -315,9 +315,7 @@ def _table_of(stem: str, tables: Mapping[str, bytes]) -> str | None:
 
 
 def _owner(file: _File, databases: dict[str, str]) -> str:
-    stems = [
-        one for one in databases if file.stem == one or file.stem.startswith((f"{one}.", f"{one}-"))
-    ]
+    stems = [one for one in databases if file.stem == one or file.stem.startswith(f"{one}.")]
     if not stems:
         raise InvalidSpec(
             f"{file.path}: there is no file that creates its database",

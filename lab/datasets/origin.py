@@ -9,10 +9,12 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from lab.config.enginefile import DialectName
+from lab.datasets.dump import chunks
 from lab.datasets.kinds import sql
 from lab.datasets.source import (
     BackupDirectory,
@@ -28,6 +30,8 @@ from lab.datasets.survey import HEAD, header
 from lab.errors import HostUnfit, LabError
 
 _SECONDS = 10.0
+_PARTS = 32
+"""Parts of ``HEAD`` bytes that are read: bzip2 gives nothing before a whole block, of 900 kB."""
 _GREETING = 256
 """Bytes of a server's first packet in which its version is."""
 _MARIADB: DialectName = "mariadb"
@@ -46,7 +50,7 @@ def origin_of(source: Source) -> Origin:
     if isinstance(source, StandardInput):
         # What is looked at here is read again.
         peek = getattr(sys.stdin.buffer, "peek", lambda _: b"")
-        return _of_bytes(peek(HEAD))
+        return _of_bytes(iter([peek(HEAD)]))
     if isinstance(source, Server):
         return _of_server(source)
     return ""
@@ -66,18 +70,19 @@ def _of_file(path: Path) -> Origin:
         if not path.is_file():  # a pipe is read once
             return ""
         with path.open("rb") as file:
-            return _of_bytes(file.read(HEAD))
+            return _of_bytes(islice(chunks(file, HEAD), _PARTS))
     except OSError:
         return ""
 
 
-def _of_bytes(head: bytes) -> Origin:
-    def first() -> Iterator[bytes]:
-        yield head
-
-    with suppress(LabError):
-        return header(next(sql(first(), "the dump"), b"")).dialect
-    return ""
+def _of_bytes(data: Iterator[bytes]) -> Origin:
+    head = b""
+    with suppress(LabError):  # a part of what is compressed is truncated
+        for found in sql(data, "the dump"):
+            head += found
+            if len(head) >= HEAD:
+                break
+    return header(head).dialect
 
 
 def _of_server(source: Server) -> Origin:

@@ -17,8 +17,11 @@ from lab.datasets.pieces import Piece, content
 from lab.errors import LabError
 
 _SCRIPT = re.compile(r".*\.sql(?:\.(?:gz|zst|xz|bz2|zip))?")
-_OF_OTHERS = re.compile(r"@|-schema(?:-[a-z]+)?\.sql|\.\d{5,}\.sql")
-"""In names of MySQL Shell's and mydumper's files, whose order is another one."""
+_OF_OTHERS = re.compile(
+    r".*@.*|.+-schema-(?:create|post|triggers|view|sequence)\.sql.*|[^.]+\..+-schema\.sql.*"
+    r"|[^.]+\..+\.\d{5,}\.sql.*"
+)
+"""Names of MySQL Shell's and mydumper's files, whose order is another one."""
 _PART = re.compile(rb"-- Current Database: `((?:[^`]|``)+)`\r?\n")
 _END = b"/*!40103 SET TIME_ZONE=@OLD_TIME_ZONE */;"
 """What both dump programs write first, once all databases are done."""
@@ -36,9 +39,14 @@ def are_scripts(names: Mapping[str, bool]) -> bool:
     """Whether a directory has nothing else; ``names``: of its entries, true for directories."""
     visible = [name for name in names if not name.startswith(".")]
     return bool(visible) and all(
-        _SCRIPT.fullmatch(name) and not names[name] and not _OF_OTHERS.search(name)
+        _SCRIPT.fullmatch(name) and not names[name] and not _OF_OTHERS.fullmatch(name)
         for name in visible
     )
+
+
+def foreign(names: Iterable[str]) -> str:
+    """A name that other programs give; empty: there is none."""
+    return next((name for name in sorted(names) if _OF_OTHERS.fullmatch(name)), "")
 
 
 def pieces(top: Path, files: Iterable[Path], before: bytes) -> Iterator[Piece]:
@@ -112,7 +120,7 @@ class Split:
             self._file.close()
         if len(self._names) == _FILES:
             raise LabError(f"the dump has more than {_FILES} parts", hint=_ONE_FILE)
-        # Without hyphens: `-schema.sql` would be a file of mydumper.
+        # Without hyphens: `-schema-post.sql` would be a file of mydumper.
         plain = re.sub(r"\W", "_", database[:_NAME], flags=re.ASCII)
         self._names.append(f"{len(self._names) + 1:05}_{plain}.sql")
         self._file, self._ended = self._create(self._names[-1]), False

@@ -33,10 +33,11 @@ from urllib.parse import quote, unquote_to_bytes
 from lab import keys
 from lab.datasets.dump import Packing
 from lab.datasets.kinds import packing_of, plain
-from lab.datasets.scripts import are_scripts
+from lab.datasets.scripts import are_scripts, foreign
 from lab.errors import InvalidSpec, LabError
 from lab.keys import within
 from lab.names import check_host, check_lab_name
+from lab.paths import from_user
 
 PASSWORD_VARIABLE = "LAB_SOURCE_PASSWORD"  # noqa: S105  # only its name
 """The environment variable that holds the password of a live server."""
@@ -272,7 +273,7 @@ def _packing(name: str) -> Packing:
 
 
 def _path(text: str) -> Source:
-    path = Path(text).expanduser()
+    path = from_user(text)
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -310,6 +311,12 @@ def _directory(path: Path) -> Source:
     except OSError as error:
         raise InvalidSpec(f"{path} cannot be read: {error.strerror}") from error
     if found is None:
+        if name := foreign(names):
+            raise InvalidSpec(
+                f"{path} has {name!r}, a name of mydumper or of MySQL Shell, whose files are read"
+                " in another order, but neither the file metadata nor @.json",
+                hint="copy the whole dump; if it is none of these, rename that file",
+            )
         raise InvalidSpec(
             f"{path} is not a directory of a dump or a backup",
             hint="accepted: DB/TABLE.sql and DB/TABLE.txt (mariadb-dump --dir), metadata and"

@@ -277,6 +277,15 @@ def test_broken_directories_of_mariadb_dump(tmp_path: Path) -> None:
     refused("is not a file of mariadb-dump", "t.txt.gz")
 
 
+def test_a_table_is_of_no_other_database(tmp_path: Path) -> None:
+    """Protects from tables in a database whose name theirs begins with."""
+    top = of_mydumper(tmp_path / "dump")
+    (top / "shop-old.t-schema.sql").write_text("CREATE TABLE `t` (`id` int);\n")
+    with pytest.raises(InvalidSpec, match="there is no file that creates its database") as failure:
+        written(top, tmp_path / "spool")
+    assert "shop-old-schema-create.sql is missing" in failure.value.hint
+
+
 def test_broken_directories_of_mydumper(tmp_path: Path) -> None:
     def refused(match: str, name: str) -> None:
         with pytest.raises(InvalidSpec, match=match) as failure:

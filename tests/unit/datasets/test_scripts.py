@@ -8,7 +8,7 @@ import pytest
 
 from lab.datasets.scripts import _FILES, Split
 from lab.datasets.source import DumpDirectory, parse
-from lab.errors import LabError
+from lab.errors import InvalidSpec, LabError
 
 END = "/*!40103 SET TIME_ZONE=@OLD_TIME_ZONE */;\n-- Dump completed\n"
 
@@ -24,6 +24,25 @@ def test_names_of_databases(tmp_path: Path, name: str) -> None:
     found = parse(str(tmp_path))
     assert isinstance(found, DumpDirectory)
     assert found.layout == "scripts"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"),
+    [
+        ("01-schema.sql", True), ("02-data.sql.gz", True), ("01.20240131.sql", True),
+        ("schema.sql", True), ("shop.t-schema.sql", False), ("shop-schema-create.sql", False),
+        ("shop.t.00001.sql", False), ("shop@t.sql", False),
+    ],
+)  # fmt: skip
+def test_names_of_scripts(tmp_path: Path, name: str, is_read: bool) -> None:
+    """Protects what people have for containers, and dumps of which a file is missing."""
+    (tmp_path / "00_first.sql").write_text("SELECT 1;")
+    (tmp_path / name).write_text("SELECT 1;")
+    if is_read:
+        assert parse(str(tmp_path)) == DumpDirectory(tmp_path, "scripts")
+    else:
+        with pytest.raises(InvalidSpec, match=f"has '{name}', a name of mydumper or of MySQL"):
+            parse(str(tmp_path))
 
 
 def test_a_node_does_not_decide_how_many_files_there_are(tmp_path: Path) -> None:

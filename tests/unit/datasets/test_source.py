@@ -132,12 +132,15 @@ def test_other_directories_and_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="not a directory of a dump") as failure:
         parse(str(tmp_path))
     assert "mariadb-dump --dir" in failure.value.hint
-    for number, beside in enumerate(
-        # Of mysqldump --tab, containers, MySQL Shell without its @.json, mydumper without metadata.
-        ["t.txt", "setup.sh", "shop@t.sql", "shop.t-schema.sql", "shop.t.00000.sql.zst"]
-    ):
-        with pytest.raises(InvalidSpec, match="not a directory of a dump"):
-            parse(str(made(tmp_path / f"{number}", "shop.sql", beside)))
+    for beside, why in {
+        "t.txt": "not a directory of a dump",  # of mysqldump --tab
+        "setup.sh": "not a directory of a dump",  # of containers
+        "shop@t.sql": "has 'shop@t.sql', a name of mydumper or of MySQL Shell",
+        "shop.t-schema.sql": "has 'shop.t-schema.sql', a name of mydumper",
+        "shop.t.00000.sql.zst": "has 'shop.t.00000.sql.zst', a name of mydumper",
+    }.items():
+        with pytest.raises(InvalidSpec, match=why):
+            parse(str(made(tmp_path / beside.replace(".", "_"), "shop.sql", beside)))
     with pytest.raises(InvalidSpec, match="there is no file"):
         parse(str(tmp_path / "none.sql"))
     with pytest.raises(InvalidSpec, match="is not a source") as failure:
@@ -278,3 +281,8 @@ def test_a_defaults_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert check_defaults_file(path) == path
     with pytest.raises(InvalidSpec, match="is not a file"):
         check_defaults_file(tmp_path)
+
+
+def test_the_home_of_nobody() -> None:
+    with pytest.raises(InvalidSpec, match="the home of a user that is not known, 'nosuchuser'"):
+        parse("~nosuchuser/x.sql")

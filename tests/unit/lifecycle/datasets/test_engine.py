@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from lab.datasets import source as sources
 from lab.datasets.origin import origin_of
+from lab.datasets.survey import HEAD
 from lab.errors import CommandFailed, InvalidSpec, NotFound
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
@@ -176,7 +178,13 @@ def test_what_says_the_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "dump/shop").mkdir(parents=True)
     (tmp_path / "dump/shop/t.sql").write_bytes(OF_MARIADB)
     (tmp_path / "dump/shop/t.txt").write_bytes(b"")
-    for path, family in ((packed, "mysql"), (wide, "mysql"), (tmp_path / "dump", "mariadb")):
+    blocks = tmp_path / "a.sql.bz2"  # which give nothing before all of 900 kB is there
+    rows = b"".join(b"INSERT INTO t VALUES ('%x');\n" % number**5 for number in range(60_000))
+    blocks.write_bytes(bz2.compress(OF_MYSQL + rows))
+    assert blocks.stat().st_size > 5 * HEAD
+    for path, family in (
+        (packed, "mysql"), (wide, "mysql"), (blocks, "mysql"), (tmp_path / "dump", "mariadb"),
+    ):  # fmt: skip
         assert origin_of(sources.parse(str(path))) == family
     content = io.BufferedReader(io.BytesIO(OF_MYSQL))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=content))
