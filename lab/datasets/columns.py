@@ -40,6 +40,8 @@ class Column:
     """Its table keeps old rows: WITH SYSTEM VERSIONING."""
     references: tuple[str, str, str] | None = None
     """Database, table and column that its foreign key refers to."""
+    constraint: str = ""
+    """The name of that foreign key."""
 
     @property
     def table_name(self) -> str:
@@ -69,7 +71,7 @@ _SYSTEM_LIST = ", ".join(f"'{name}'" for name in SYSTEM)
 QUERY = f"""\
 SELECT c.table_schema, c.table_name, c.column_name, LOWER(c.data_type), c.is_nullable,
   c.character_maximum_length, c.character_set_name, LOWER(c.extra), t.table_type, s.key_part,
-  k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name
+  k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name, k.constraint_name
 FROM (SELECT table_schema, table_name, table_type FROM information_schema.tables
   WHERE table_schema NOT IN ({_SYSTEM_LIST})
   AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') LIMIT {_ALL}) t
@@ -93,6 +95,8 @@ ORDER BY c.table_schema, c.table_name, c.ordinal_position, k.constraint_name""" 
 MariaDB fills a table of information_schema by opening every table, and joined as they are, again
 for each row. A derived table, which LIMIT keeps from being merged, is filled once, and has a key.
 """
+FIELDS = 14
+"""Columns of each row of ``QUERY``."""
 
 Pairs = frozenset[frozenset[str]]
 """Pairs of ``database.table`` that a foreign key connects."""
@@ -151,6 +155,7 @@ def from_rows(rows: Iterable[Sequence[Any]]) -> tuple[Column, ...]:
             updated="on update" in extra,
             versioned=row[8] == "SYSTEM VERSIONED",
             references=(str(row[10]), str(row[11]), str(row[12])) if row[11] else None,
+            constraint=str(row[13]) if row[11] else "",
         )
     return tuple(found.values())
 

@@ -110,6 +110,10 @@ class Masking:
     related: Pairs
     locale: str
     values: int
+    spelt: tuple[tuple[Column, ...], ...] = ()
+    """The columns of foreign keys whose values are spelt as those that they refer to, before any is
+    masked: a key compares by its collation, a digest is of bytes. What others refer to is first.
+    """
     bound: frozenset[tuple[str, str]] = frozenset()
     """``database.table`` and column, of foreign keys whose indexes the server never drops."""
 
@@ -172,7 +176,12 @@ class Masking:
         yield f"SET SESSION sort_buffer_size = {memory // _SORTS}"
         # Numbers of rows have no gaps, whatever a cluster's servers have.
         yield "SET SESSION auto_increment_increment = 1, auto_increment_offset = 1"
-        for begun, number in enumerate(numbers, 1):
+        chosen = list(numbers)
+        here = {self.tables[number][0][0].table_name for number in chosen}
+        for key in self.spelt:
+            if key[0].table_name in here:
+                yield self._spelt(key)
+        for begun, number in enumerate(chosen, 1):
             yield f"SELECT {begun}"
             table = self.tables[number]
             first = table[0][0]
@@ -187,6 +196,22 @@ class Masking:
             yield from self._table(table, number)
             if keys:
                 yield f"ALTER TABLE {target} {', '.join(f'ADD {key.text}' for key in keys)}"
+
+    def _spelt(self, key: Sequence[Column]) -> str:
+        ends = [(f"c.{identifier(one.name)}", f"p.{identifier(one.references[2])}")
+                for one in key if one.references]  # fmt: skip
+        texts = [pair for one, pair in zip(key, ends, strict=True) if one.is_text]
+        tables = [identifier(key[0].database) + "." + identifier(key[0].table)]
+        tables += [".".join(map(identifier, one.references[:2])) for one in key if one.references]
+        same = " AND ".join(f"{child} = {parent}" for child, parent in ends)
+        other = " OR ".join(f"CAST({a} AS BINARY) <> CAST({b} AS BINARY)" for a, b in texts)
+        changes = [f"{child} = {parent}" for child, parent in texts]
+        changes += [f"c.{name} = c.{name}" for name in self._kept(key[0])]
+        # From the child on, whose rows can be changed where they are then (see ``_shuffle``).
+        return (
+            f"UPDATE {tables[0]} c STRAIGHT_JOIN {tables[1]} p ON {same}"  # noqa: S608  # names
+            f" SET {', '.join(changes)} WHERE {other}"
+        )
 
     def _lookup(self, kind: str, secret: bytes) -> Iterator[str]:
         name = f"{SCRATCH}.{kind}"
@@ -398,6 +423,7 @@ def plan(columns: Iterable[Column], rules: Rules, *, binds: bool = False) -> Mas
         | {rule.kind for column, rule in changed if column.is_unique and rule.kind in REALISTIC},
         lengths=lengths,
         related=references(everything),
+        spelt=_spelt(changed, everything),
         locale=rules.locale,
         values=rules.values,
         bound=frozenset(
@@ -410,6 +436,36 @@ def plan(columns: Iterable[Column], rules: Rules, *, binds: bool = False) -> Mas
             )
         ),
     )
+
+
+def _spelt(
+    changed: Iterable[tuple[Column, Rule]], everything: Iterable[Column]
+) -> tuple[tuple[Column, ...], ...]:
+    """The foreign keys with texts that become digests, those of tables of others first."""
+    digests = {one for one, rule in changed if one.is_text and rule.kind in (*REALISTIC, "hash")}
+    keys: dict[tuple[str, str], list[Column]] = {}
+    for one in everything:
+        if one.references:
+            keys.setdefault((one.table_name, one.constraint), []).append(one)
+    found = {name: tuple(key) for name, key in keys.items() if digests.intersection(key)}
+    parents: dict[str, set[str]] = {}
+    for (table, _), key in found.items():
+        parents.setdefault(table, set()).update(
+            ".".join(one.references[:2]) for one in key if one.references
+        )
+    done: dict[str, None] = {}
+
+    def visit(table: str, above: tuple[str, ...]) -> None:
+        if table in done or table in above:
+            return
+        for parent in sorted(parents.get(table, ())):
+            visit(parent, (*above, table))
+        done[table] = None
+
+    for table in parents:
+        visit(table, ())
+    order = list(done)
+    return tuple(found[name] for name in sorted(found, key=lambda name: order.index(name[0])))
 
 
 def _by_table(columns: Iterable[Column]) -> dict[str, tuple[Column, ...]]:

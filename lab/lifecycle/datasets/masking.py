@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from lab.blueprints.dialects import dialect_of
-from lab.datasets.columns import QUERY, Column, from_rows, identifier
+from lab.datasets.columns import FIELDS, QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
     LAST,
@@ -20,8 +20,6 @@ from lab.datasets.rules import Rules, scan, uncovered, unknown
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.lifecycle.datasets.loader import Refused, Server, failed, refused
 
-_FIELDS = 13
-"""Columns of ``QUERY``."""
 _MOST = 20
 """Columns that a message names."""
 _COLUMNS = 20_000
@@ -82,7 +80,7 @@ def _apply(server: Server, masking: Masking, secret: bytes) -> None:
 def columns_of(server: Server) -> tuple[Column, ...]:
     """The columns of all tables of users; raises NotReady, and InvalidSpec for too many."""
     rows = _rows(server, " ".join(QUERY.split()))
-    if any(len(row) != _FIELDS for row in rows):
+    if any(len(row) != FIELDS for row in rows):
         raise NotReady("the guest that loads the data sent an invalid answer")
     if len(rows) > _COLUMNS:
         raise InvalidSpec(

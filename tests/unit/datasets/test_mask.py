@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab.datasets.columns import QUERY, Column, from_rows, identifier
+from lab.datasets.columns import FIELDS, QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
     LAST,
@@ -142,7 +142,9 @@ def fill(db: Server) -> None:
 
 
 def columns_of(data: Server) -> tuple[Column, ...]:
-    return from_rows(data.ask(QUERY))
+    rows = data.ask(QUERY)
+    assert {len(row) for row in rows} <= {FIELDS}
+    return from_rows(rows)
 
 
 def test_large_schemas_are_read_once(db: Server) -> None:
@@ -222,6 +224,37 @@ def test_equal_values_stay_equal(data: Server) -> None:
     ) == [(COUNT, COUNT, COUNT)]
     assert data.ask("SELECT COUNT(DISTINCT name) FROM crm.people")[0][0] <= 7
     assert data.ask("SELECT COUNT(DISTINCT name) FROM crm.people")[0][0] > 3
+
+
+def test_a_foreign_key_holds_by_its_collation(db: Server) -> None:
+    """Protects rows whose values differ from what they refer to in case, or in spaces."""
+    collation = "utf8mb4_general_ci"  # both families have it, and it pads
+    db.ask(
+        "CREATE DATABASE spelt",
+        f"CREATE TABLE spelt.a (part INT, mail VARCHAR(80) COLLATE {collation}, PRIMARY KEY (part,"
+        " mail)) ENGINE=InnoDB",
+        f"CREATE TABLE spelt.b (part INT, mail VARCHAR(80) COLLATE {collation}, at TIMESTAMP NOT"
+        " NULL DEFAULT '2020-01-01 00:00:00' ON UPDATE CURRENT_TIMESTAMP, PRIMARY KEY (part, mail),"
+        " CONSTRAINT z FOREIGN KEY (part, mail) REFERENCES spelt.a (part, mail)) ENGINE=InnoDB",
+        f"CREATE TABLE spelt.c (id INT PRIMARY KEY, part INT, mail VARCHAR(80) COLLATE {collation},"
+        " CONSTRAINT a FOREIGN KEY (part, mail) REFERENCES spelt.b (part, mail)) ENGINE=InnoDB",
+        "INSERT INTO spelt.a VALUES (1, 'Anna@x.test'), (2, 'anna@X.test')",
+        "INSERT INTO spelt.b (part, mail) VALUES (1, 'ANNA@x.test'), (2, 'anna@x.test ')",
+        "INSERT INTO spelt.c VALUES (1, 1, 'anna@x.test'), (2, 2, 'ANNA@X.TEST'), (3, 1, NULL)",
+    )
+    try:
+        kept = b'part = "keep"\nid = "keep"\nat = "keep"\n'
+        tables = b"".join(b'[tables."spelt.%c"]\nmail = "email"\n' % name for name in b"abc")
+        rules = parse(b"[defaults]\n" + kept + tables, "r.toml")
+        masking = planned(db, rules)
+        db.ask(*secret_statements(SECRET), *masking.statements(SECRET))
+        joined = "spelt.a JOIN spelt.b USING (part, mail) JOIN spelt.c USING (part, mail)"
+        assert db.ask(f"SELECT COUNT(*) FROM {joined}") == [(2,)]
+        assert db.ask("SELECT COUNT(DISTINCT mail) FROM spelt.a") == [(2,)], "of their own bytes"
+        assert db.ask("SELECT mail FROM spelt.c WHERE id = 3") == [(None,)]
+        assert db.ask("SELECT COUNT(*) FROM spelt.b WHERE at = '2020-01-01'") == [(2,)]
+    finally:
+        db.ask("SET foreign_key_checks = 0", "DROP DATABASE spelt")
 
 
 def test_the_same_secret_gives_the_same_values(data: Server) -> None:
@@ -520,7 +553,11 @@ def test_the_ends_of_a_foreign_key_are_cut_alike() -> None:
         columns, Rules({"shop.t": {"child": Rule("hash")}, "shop.p": {"c": Rule("hash")}})
     )
     assert {masking.lengths[one] for one in columns} == {30}
-    assert all(", 30)" in one for one in masking.statements(SECRET) if one.startswith("UPDATE"))
+    masked = [one for one in masking.statements(SECRET) if one.startswith("UPDATE `shop`.`")]
+    spelt, *masked = masked
+    assert " STRAIGHT_JOIN `shop`.`p` p ON c.`child` = p.`c` " in spelt
+    assert len(masked) == 2
+    assert all(", 30)" in one for one in masked)
 
 
 def test_what_foreign_keys_connect_is_masked_in_one_session(data: Server) -> None:
