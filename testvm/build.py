@@ -16,7 +16,6 @@ from pathlib import Path
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.imagebuild import bootstrap, isolate, kernel
-from lab.imagebuild.recipe import HERE
 from lab.imagebuild.tree import files
 from lab.progress import Progress
 from lab.run import require, run
@@ -29,6 +28,7 @@ SPACE_NEEDED = 4 * GIB
 DISK = 12 * GIB
 BLANK = 8 * GIB
 
+_CHROOT = Path(__file__).with_name("chroot.sh")
 _TOOLS = {"mmdebstrap": "mmdebstrap", "mke2fs": "e2fsprogs", "tar": "tar"}
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PLATFORMS = ("2_34", "2_28", "2_17", "2_12", "2_5")
@@ -125,7 +125,7 @@ def _inside(job: _Job, script: str, *, timeout: float) -> None:
 
 def _chroot(job: _Job) -> list[str]:
     argv = isolate.isolated(network=False)
-    return [*argv, "sh", str(HERE / "chroot.sh"), str(job.root)]
+    return [*argv, "sh", str(_CHROOT), str(job.root)]
 
 
 def _install_python(job: _Job) -> None:

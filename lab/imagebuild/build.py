@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -98,8 +99,9 @@ def build(
         with progress.step("bootstrap", f"installing {recipe.engine} on Debian {recipe.suite}"):
             _bootstrap(job)
         with progress.step("provision", f"initialising {recipe.engine}"):
-            _overlay(job)
-            _provision(job)
+            lay_out(job.recipe, job.root, job.log)
+            for directory in (GUEST, job.recipe.directory):
+                provision(directory, job.root, job.log)
         with progress.step("disk", f"making a disk of {format_size(recipe.disk)}"):
             _extract_kernel(job)
             if job.layout == "split":
@@ -152,33 +154,45 @@ def _bootstrap(job: _Job) -> None:
     bootstrap.bootstrap(argv, job.log, job.progress, own)
 
 
-def _overlay(job: _Job) -> None:
+def lay_out(recipe: Recipe, root: Path, log: Path) -> None:
+    """Put into a root file system what its packages do not have: an added build, and our files."""
     unpack = ["tar", "-xp", "--no-overwrite-dir", "--no-same-owner"]
-    with job.log.open("ab") as log:
+    with log.open("ab") as sink:
         isolated = isolate.isolated(network=False)
-        if job.recipe.build is not None:
-            place = job.root / added.BASE.lstrip("/")
-            run([*isolated, "mkdir", "-p", place], timeout=60, log=log)
-            with job.recipe.build.archive.open("rb") as file:
+        if recipe.build is not None:
+            place = root / added.BASE.lstrip("/")
+            run([*isolated, "mkdir", "-p", place], timeout=60, log=sink)
+            with recipe.build.archive.open("rb") as file:
                 source = ("-zf", f"/dev/fd/{file.fileno()}", "-C", place)
-                run([*isolated, *unpack, *source], timeout=UNPACK_SECONDS, log=log,
+                run([*isolated, *unpack, *source], timeout=UNPACK_SECONDS, log=sink,
                     keep=[file.fileno()])  # fmt: skip
-            links = added.overlay(job.recipe.build, job.recipe.config)
-            run([*isolated, *unpack, "-f", "-", "-C", job.root], timeout=60, stdin=links, log=log)
-        archive = overlay_tar([*shared(job.recipe), job.recipe.directory])
-        run([*isolated, *unpack, "-f", "-", "-C", job.root], timeout=60, stdin=archive, log=log)
+            links = added.overlay(recipe.build, recipe.config)
+            run([*isolated, *unpack, "-f", "-", "-C", root], timeout=60, stdin=links, log=sink)
+        archive = overlay_tar([*shared(recipe), recipe.directory])
+        run([*isolated, *unpack, "-f", "-", "-C", root], timeout=60, stdin=archive, log=sink)
 
 
-def _provision(job: _Job) -> None:
-    for directory in (GUEST, job.recipe.directory):
-        script = (directory / "provision").read_bytes()
-        with job.log.open("ab") as log:
-            run([*_inside(job), "sh", "-x", "-s"], timeout=PROVISION_SECONDS, stdin=script, log=log)
+def provision(directory: Path, root: Path, log: Path) -> None:
+    """Run the script of a recipe in a root file system, of which it sees nothing but that."""
+    script = (directory / "provision").read_bytes()
+    with log.open("ab") as sink:
+        argv = [*isolate.contained(root), "sh", "-x", "-s"]
+        run(argv, timeout=PROVISION_SECONDS, stdin=script, log=sink)
 
 
-def _inside(job: _Job) -> list[str]:
-    """The argv prefix for a command inside the root file system."""
-    return [*isolate.isolated(network=False), "sh", str(HERE / "chroot.sh"), str(job.root)]
+def own(root: Path, name: str) -> Path:
+    """A file or directory of a root file system in which programs of strangers have run.
+
+    Raises RecipeFailed if it is something else now, such as a link to a file of this machine.
+    """
+    path = root / name
+    whole = Path(os.path.realpath(path))
+    if not whole.is_relative_to(os.path.realpath(root)) or not (whole.is_file() or whole.is_dir()):
+        raise RecipeFailed(
+            f"/{name} of the image leads out of it, or is not there, since its programs have run",
+            hint="what the programs did is in the log of the build",
+        )
+    return path
 
 
 def _extract_kernel(job: _Job) -> None:
@@ -186,15 +200,19 @@ def _extract_kernel(job: _Job) -> None:
         # By the guest's own program: the host need not have one.
         unpacked = job.out / "unpacked"
         with unpacked.open("wb") as sink:
-            run([*_inside(job), "zstd", "-qdc"], timeout=60, stdin=packed, log=sink)
+            run([*isolate.contained(job.root), "zstd", "-qdc"], timeout=60, stdin=packed, log=sink)
         kernel = unpacked.read_bytes()
         unpacked.unlink()
         return kernel
 
-    boot = job.root / "boot"
-    shutil.copyfile(boot / "initrd", job.out / "initrd")
-    bzimage = next(boot.glob("vmlinuz-*")).read_bytes()
+    shutil.copyfile(own(job.root, "boot/initrd"), job.out / "initrd")
+    bzimage = _kernel_of(job).read_bytes()
     (job.out / "kernel").write_bytes(kernel.pvh_kernel(bzimage, unzstd) or bzimage)
+
+
+def _kernel_of(job: _Job) -> Path:
+    found = next(own(job.root, "boot").glob("vmlinuz-*"))
+    return own(job.root, f"boot/{found.name}")
 
 
 def _make_data_disks(job: _Job) -> None:
@@ -202,7 +220,12 @@ def _make_data_disks(job: _Job) -> None:
     recipe = job.recipe
     sizes = {"data": recipe.disk, "log": disk.LOG_SIZE}
     sectors = str(recipe.disk // disk.SECTOR)
-    owner = manifest.account(job.root, recipe.user)
+    owner = _account(job)
+    # The script moves the first, and writes into the others.
+    own(job.root, "var/lib/mysql")
+    for name in ("etc", "etc/lab", "etc/lab/data-sectors", "var/lib/mysqllog"):
+        if os.path.lexists(job.root / name):
+            own(job.root, name)
     script = HERE / "split.sh"
     with job.log.open("ab") as log:
         split = ["sh", str(script), str(job.root), str(job.out), sectors, *recipe.log_files]
@@ -221,10 +244,10 @@ def _make_boot_disk(job: _Job) -> None:
     loader = job.out / "loader.conf"
     loader.write_text("timeout 0\ndefault lab.conf\neditor no\n")
     on_esp = {
-        "EFI/BOOT/BOOTX64.EFI": job.root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
+        "EFI/BOOT/BOOTX64.EFI": own(job.root, "usr/lib/systemd/boot/efi/systemd-bootx64.efi"),
         "loader/loader.conf": loader,
         "loader/entries/lab.conf": entry,
-        "lab/vmlinuz": next((job.root / "boot").glob("vmlinuz-*")),
+        "lab/vmlinuz": _kernel_of(job),
         "lab/initrd": job.out / "initrd",
     }
     esp = job.out / "esp.fat"
@@ -249,8 +272,9 @@ def _verify(job: _Job) -> BuiltImage:
 
 def _describe(job: _Job) -> BuiltImage:
     recipe = job.recipe
+    own(job.root, "var/lib/dpkg/status")
     packages = manifest.installed(job.root)
-    uid, gid = manifest.account(job.root, recipe.user)
+    uid, gid = _account(job)
     kernel_file, initrd = job.out / "kernel", job.out / "initrd"
     return BuiltImage(
         recipe=recipe.name,
@@ -272,6 +296,11 @@ def _describe(job: _Job) -> BuiltImage:
         },
         option_file=(recipe.directory / "my.cnf").read_text(encoding="utf-8"),
     )
+
+
+def _account(job: _Job) -> tuple[int, int]:
+    own(job.root, "etc/passwd")
+    return manifest.account(job.root, job.recipe.user)
 
 
 def engine_version(recipe: Recipe, packages: Mapping[str, str]) -> str:

@@ -1,8 +1,9 @@
 """Running the parts of a build that need to be root, as root or as a normal user.
 
-Each command gets a mount and a PID namespace of its own. Mounts made in it vanish with
-it, and the kernel ends everything in it when we die, however we die: a killed build
-leaves neither mounts nor processes behind.
+Each command gets namespaces of its own: mounts, PIDs, System V IPC and names of the host. Mounts
+and segments of memory made in it vanish with it, and the kernel ends everything in it when we die,
+however we die: a killed build leaves nothing of them behind. That alone keeps nobody from the
+files of this machine; see ``contained``.
 
 An ordinary user also gets a user namespace (``userns``) in which they are root and their
 subordinate ids are all other users. Every such namespace maps the same ids, so that one
@@ -17,11 +18,11 @@ import sys
 from pathlib import Path
 
 from lab.errors import CommandFailed, HostUnfit
-from lab.imagebuild import userns
+from lab.imagebuild import contain, userns
 from lab.paths import remove_directory, writing
 from lab.run import require, run
 
-_TREE = ("--fork", "--kill-child", "--pid", "--mount-proc", "--mount")
+_TREE = ("--fork", "--kill-child", "--pid", "--mount-proc", "--mount", "--ipc", "--uts")
 
 
 def isolated(*, network: bool) -> list[str]:
@@ -34,6 +35,15 @@ def isolated(*, network: bool) -> list[str]:
     if not network:
         argv.append("--net")
     return [*argv, "--"]
+
+
+def contained(root: Path) -> list[str]:
+    """The argv prefix for a command that sees the root file system ``root``, and nothing else.
+
+    It can be a stranger's: see ``contain``.
+    """
+    inside = [sys.executable, "-I", "-S", contain.__file__, str(root)]
+    return [*isolated(network=False), *inside]
 
 
 def check() -> None:

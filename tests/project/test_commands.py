@@ -29,7 +29,8 @@ OURS: dict[str, frozenset[str]] = {
     # argv of others, which are checked where they are put together
     "*": frozenset(
         {"argv", "*argv", "*arguments", "*isolated(network=False)", "*isolated(network=True)",
-         "*isolate.isolated(network=False)", "*_inside(job)", "*gpg", "*options", "program",
+         "*isolate.isolated(network=False)", "*isolate.contained(job.root)",
+         "*isolate.contained(root)", "*gpg", "*options", "program",
          "list(argv)", "remedy.argv", "sys.executable"}
     ),
     # an option of ours first, in each of them: --tables is --ignore-table=..., and so on
@@ -37,9 +38,7 @@ OURS: dict[str, frozenset[str]] = {
     # numbers, absolute paths, and names of our recipes
     "lab/guest/nocloud.py": frozenset({"*geometry"}),
     "lab/imagebuild/bootstrap.py": frozenset({"str(root)", "suite"}),
-    "lab/imagebuild/build.py": frozenset(
-        {"*split", "*unpack", "*source", "*isolated", "str(HERE / 'chroot.sh')", "str(job.root)"}
-    ),
+    "lab/imagebuild/build.py": frozenset({"*split", "*unpack", "*source", "*isolated"}),
     # behind `python -c`, and absolute paths
     "lab/imagebuild/foreign/apart.py": frozenset(
         {"*asked", "*link", "asked", "str(out)", "str(source)"}
@@ -54,7 +53,7 @@ OURS: dict[str, frozenset[str]] = {
     "testvm/build.py": frozenset(
         {"*(job.root / name for name in REMOVED)", "*_chroot(job)", "*within",
          "job.out / 'disk.raw'", "job.root / 'opt/python'", "str(DISK // 4096)",
-         "str(HERE / 'chroot.sh')", "str(job.root)"}
+         "str(_CHROOT)", "str(job.root)"}
     ),
     "testvm/machine.py": frozenset({"*how", "*words", "emulator"}),
     "testvm/runner.py": frozenset({"*([] if named else [TESTS])", "*pytest_options(options)"}),

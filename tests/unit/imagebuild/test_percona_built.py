@@ -20,7 +20,7 @@ from lab.errors import HostUnfit, LabError
 from lab.imagebuild import bootstrap, isolate, manifest, repository
 from lab.imagebuild.build import build
 from lab.imagebuild.manifest import BuiltImage
-from lab.imagebuild.recipe import HERE, Recipe, Repository, load
+from lab.imagebuild.recipe import Recipe, Repository, load
 from lab.imagebuild.trust import keyrings
 from lab.progress import Event, Progress
 from tests.support import percona_standin
@@ -104,9 +104,8 @@ def look(root: Path, built: Built) -> None:
         status = (root / name).stat()
         ours = (status.st_uid, status.st_gid) == manifest.account(root, RECIPE.user)
         built.owners[name] = RECIPE.user if ours else f"{status.st_uid}:{status.st_gid}"
-    inside = [*isolate.isolated(network=False), "sh", str(HERE / "chroot.sh"), str(root)]
     checked = subprocess.run(
-        [*inside, "systemd-analyze", "verify", "--man=no", RECIPE.service],
+        [*isolate.contained(root), "systemd-analyze", "verify", "--man=no", RECIPE.service],
         capture_output=True, text=True, timeout=120, check=False, cwd=top,
     )  # fmt: skip
     built.verified = f"{checked.returncode} {checked.stdout}{checked.stderr}".strip()
