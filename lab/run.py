@@ -55,18 +55,20 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     keep: Sequence[int] = (),
+    most: int | None = None,
     hint: str = "",
 ) -> Completed:
     """Run ``argv`` to its end and return what it printed.
 
     ``log`` receives both streams instead, as they come. ``keep``: open files that the
     command inherits, so that locks on them last as long as it runs, even if we are killed.
-    The command starts in a session of its own and is killed with all of its children after
-    ``timeout`` seconds or when we are interrupted, so that it never outlives its caller's
-    decision.
+    ``most``: bytes that it may print on each stream, without ``log`` and ``stdin``: a stranger's
+    program may never end printing. The command starts in a session of its own and is killed with
+    all of its children after ``timeout`` seconds, if it prints more than ``most``, or when we are
+    interrupted, so that it never outlives its caller's decision.
 
-    Raises HostUnfit if the program is not installed, CommandFailed if it exits non-zero
-    or runs into the deadline.
+    Raises HostUnfit if the program is not installed, CommandFailed if it exits non-zero, runs into
+    the deadline or prints more than it may.
     """
     command = [os.fspath(arg) for arg in argv]
     require(command[0])
@@ -82,7 +84,10 @@ def run(
         umask=_UMASK,
     )
     try:
-        out, err = process.communicate(stdin, timeout=timeout)
+        if most is None:
+            out, err = process.communicate(stdin, timeout=timeout)
+        else:
+            out, err = _bounded(process, most, timeout)
     except subprocess.TimeoutExpired:
         _kill_session(process)
         raise CommandFailed(
@@ -96,6 +101,38 @@ def run(
     if (status := process.returncode) != 0:
         raise CommandFailed(command, status, stderr=stderr or stdout, stdout=stdout, hint=hint)
     return Completed(stdout, stderr)
+
+
+def _bounded(process: subprocess.Popen[bytes], most: int, timeout: float) -> tuple[bytes, bytes]:
+    """As ``communicate``; raises CommandFailed once a stream has more than ``most`` bytes."""
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise AssertionError
+    process.stdin.close()
+    deadline = Deadline.after(timeout)
+    said = {process.stdout: b"", process.stderr: b""}
+    waiting = select.poll()
+    open_pipes = {pipe.fileno(): pipe for pipe in said}
+    for handle in open_pipes:
+        waiting.register(handle, select.POLLIN)
+    while open_pipes:
+        ready = waiting.poll(max(0.0, deadline.left) * 1000)
+        if not ready:
+            raise subprocess.TimeoutExpired(process.args, timeout)
+        for handle, _ in ready:
+            pipe = open_pipes[handle]
+            more = os.read(handle, most + 1)
+            said[pipe] += more
+            if len(said[pipe]) > most:
+                _kill_session(process)
+                argv = process.args if isinstance(process.args, list) else []
+                raise CommandFailed(argv, -9, stderr=f"it printed more than {most} bytes")
+            if not more:
+                waiting.unregister(handle)
+                del open_pipes[handle]
+    process.wait(max(0.0, deadline.left))
+    process.stdout.close()
+    process.stderr.close()
+    return said[process.stdout], said[process.stderr]
 
 
 def lines(argv: Sequence[str], *, idle: float) -> Generator[str | None]:

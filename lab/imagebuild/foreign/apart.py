@@ -1,7 +1,7 @@
 """Foreign files are unpacked and read in a process of their own; their programs run in another.
 
 The first sees nothing but the directory that it fills, and is nobody; the second has the libraries
-of the release that the guests will have, is nobody, too, and can write nothing. Neither has a
+of the release that the guests will have, is a user of its own, and can write nothing. Neither has a
 network, and both have limits of memory, time and files.
 """
 
@@ -40,6 +40,8 @@ _SECONDS = 3600
 _MEMORY = 3 * GIB
 _ANSWER = 8 * MIB
 _ASK_SECONDS = 120.0
+_SAID = 16384
+"""Bytes that a program may print, on each stream: what it says of its version is one line."""
 _SYSTEM_PACKAGES = ("base-files", "libc6", "libgcc-s1", "libstdc++6")
 _MAIN = """\
 import sys
@@ -210,7 +212,7 @@ def said(out: Path, found: Found, program: str) -> str:
     asked = ["sh", str(script), str(out / SYSTEM), str(base), paths, f"{BASE}/{program}"]
     argv = [*isolated(network=False), *asked, "--no-defaults", "--version"]
     try:
-        answer = run(argv, timeout=_ASK_SECONDS)
+        answer = run(argv, timeout=_ASK_SECONDS, most=_SAID)
     except CommandFailed as error:
         missing = _missing("\n".join(error.details))
         raise InvalidSpec(

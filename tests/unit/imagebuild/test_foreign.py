@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import shutil
 import struct
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from lab.imagebuild.foreign import apart, libraries, unpack
 from lab.imagebuild.foreign.programs import Found, both_names, look
 from lab.imagebuild.recipe import RECIPES
 from tests.support.builds import PROGRAM, mariadb_tree
+from tests.support.tiny_root import tiny_root
 
 KINDS = [added.common(RECIPES / name) for name in ("mariadb-build", "mysql-build")]
 
@@ -291,6 +294,38 @@ def test_the_version_is_what_the_program_says(text: str, version: str) -> None:
 def test_a_program_that_says_no_version() -> None:
     with pytest.raises(InvalidSpec, match="says no version"):
         apart.version("hello")
+
+
+HOSTILE = {
+    # endless output, which is ended at once
+    "prints": ("$SIG{PIPE} = 'IGNORE'; print STDOUT 'y' x 65536 while 1", "printed more than"),
+    "errors": ("$SIG{PIPE} = 'IGNORE'; print STDERR 'y' x 65536 while 1", "printed more than"),
+    # memory of its own, in processes, and in segments that outlive it
+    "memory": ("my $x = 'y' x (2 << 30); print 'BAD'", "Out of memory"),
+    "forks": ("for (1 .. 40) { fork // die 'no more'; }", "no more"),
+    "segment": ("syscall(29, 0, 32 << 20, 01600) < 0 and die 'no segment'", "no segment"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_hostile_server_takes_has_a_bound(tmp_path: Path, name: str) -> None:
+    """Protects the memory of this machine from a program that is only asked for its version."""
+    if not shutil.which("perl") or platform.machine() != "x86_64":
+        pytest.skip("needs perl on x86_64")
+    perl, says = HOSTILE[name]
+    tiny_root(tmp_path / apart.SYSTEM)
+    server = tmp_path / apart.FOREIGN / apart.TREE / "x/bin/mysqld"
+    server.parent.mkdir(parents=True)
+    server.write_text(f"#!/usr/bin/perl\n{perl};\n")
+    server.chmod(0o755)
+    found = Found("x", "bin/mysqld", "x86_64", {}, {}, {}, {}, (), "", "")
+    began = time.monotonic()
+    before = Path("/proc/sysvipc/shm").read_text()
+    with pytest.raises(InvalidSpec) as refused:
+        apart.said(tmp_path, found, "bin/mysqld")
+    assert says in "\n".join(refused.value.details), refused.value.details
+    assert time.monotonic() - began < 60
+    assert Path("/proc/sysvipc/shm").read_text() == before
 
 
 def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
