@@ -6,18 +6,21 @@ builds of a family have in common is a directory of ``images/``, which engines.t
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 from lab.config import tomlfile
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.keys import Key, WrongType, complete, keys, list_of, matching
-from lab.units import SIZE
+from lab.units import MIB, SIZE
 
 BASE = "/opt/lab/server"
 """Where a build is in its guest: the directory above the one with the server."""
@@ -28,6 +31,7 @@ COMMON = "build.toml"
 OPTIONS = "/etc/mysql/build.cnf"
 """The options of a build's programs, in the guest: where it lies."""
 _RUN = "/run/mysqld"
+_CHUNK = MIB
 
 _FILE = matching("a file's name", r"[\w#.+-]+")
 _PACKAGE = matching("a package's name", r"[a-z0-9][a-z0-9+.-]+")
@@ -170,6 +174,94 @@ def builds(engines: Path) -> list[Build]:
 def families(engines: Path) -> Mapping[str, str]:
     """The families of all builds below ``engines``, by name."""
     return {build.name: build.family for build in builds(engines)}
+
+
+class Hashed:
+    """A file that is read, and the digest of what was."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        """As the file's own."""
+        data = self._file.read(size)
+        self.digest.update(data)
+        return data
+
+
+class Content:
+    """The digest of a build's content, of its members in the order of their archive."""
+
+    def __init__(self) -> None:
+        self._whole = hashlib.sha256()
+
+    def add(self, member: tarfile.TarInfo, content: str) -> None:
+        """A member; ``content``: the digest of a file, or where a link leads to."""
+        what = "link" if member.issym() else "file"
+        line = f"{member.name}\0{what}\0{member.mode:o}\0{content}\n"
+        self._whole.update(line.encode(errors="surrogateescape"))
+
+    @property
+    def digest(self) -> str:
+        """Of all members that were added."""
+        return self._whole.hexdigest()
+
+
+def content_of(archive: IO[bytes]) -> str:
+    """The digest of what an archive of a build holds; raises ValueError, OSError if damaged."""
+    whole = Content()
+    try:
+        with tarfile.open(fileobj=archive, mode="r|gz") as tar:
+            for member in tar:
+                content, file = member.linkname, tar.extractfile(member) if member.isreg() else None
+                if file is not None:
+                    hashed = Hashed(file)
+                    while hashed.read(_CHUNK):
+                        pass
+                    content = hashed.digest.hexdigest()
+                whole.add(member, content)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ValueError(str(error)) from error
+    return whole.digest
+
+
+@contextmanager
+def opened(build: Build) -> Iterator[IO[bytes]]:
+    """The archive of a build, with the content that was added; raises Conflict, InvalidSpec.
+
+    It was read under no lock what the build is: another command may have replaced it since.
+    """
+    try:
+        file = build.archive.open("rb")
+    except FileNotFoundError:
+        raise _changed(build, "removed") from None
+    with file:
+        if why := _wrong(file, build):
+            now = find(build.directory.parent, build.name)
+            if now is None or now.content != build.content:
+                raise _changed(build, "replaced" if now else "removed")
+            raise InvalidSpec(
+                f"the archive of the added engine {build.name} is damaged: {why}",
+                hint=f"`lab engine rm {build.name}`, and add it again",
+            )
+        file.seek(0)
+        yield file
+
+
+def _wrong(archive: IO[bytes], build: Build) -> str:
+    """What is wrong with the archive of a build; empty if nothing is."""
+    try:
+        return "" if content_of(archive) == build.content else "it has other content than was added"
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def _changed(build: Build, what: str) -> Conflict:
+    return Conflict(
+        f"the engine {build.name} was {what} while an image of it was being built",
+        hint="nothing was made of it: try again with the engine as it is now",
+    )
 
 
 def overlay(build: Build, config: str) -> bytes:

@@ -90,8 +90,8 @@ def build(
     is a Debian mirror's URL; empty for the default.
 
     Raises HostUnfit (a tool, the network, space or a permission is missing), RecipeFailed (the
-    recipe's own repository), CommandFailed (a step failed; with the log's last lines) or
-    InvalidSpec.
+    recipe's own repository), CommandFailed (a step failed; with the log's last lines), Conflict (an
+    added build was replaced meanwhile) or InvalidSpec.
     """
     job = _Job(recipe, load_guest(), out, log, progress, mirror, layout)
     check_host(recipe, out)
@@ -155,14 +155,17 @@ def _bootstrap(job: _Job) -> None:
 
 
 def lay_out(recipe: Recipe, root: Path, log: Path) -> None:
-    """Put into a root file system what its packages do not have: an added build, and our files."""
+    """Put into a root file system what its packages do not have: an added build, and our files.
+
+    Raises Conflict if the build is not the one any more that ``recipe`` has read.
+    """
     unpack = ["tar", "-xp", "--no-overwrite-dir", "--no-same-owner"]
     with log.open("ab") as sink:
         isolated = isolate.isolated(network=False)
         if recipe.build is not None:
             place = root / added.BASE.lstrip("/")
             run([*isolated, "mkdir", "-p", place], timeout=60, log=sink)
-            with recipe.build.archive.open("rb") as file:
+            with added.opened(recipe.build) as file:
                 source = ("-zf", f"/dev/fd/{file.fileno()}", "-C", place)
                 run([*isolated, *unpack, *source], timeout=UNPACK_SECONDS, log=sink,
                     keep=[file.fileno()])  # fmt: skip

@@ -8,7 +8,6 @@ images are made of; its name is an engine from the moment at which its directory
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import platform
 import re
@@ -20,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from lab.blueprints.dialects import check_version
 from lab.config import enginefile
@@ -229,7 +227,7 @@ def pack(base: Path, target: Path) -> tuple[str, int]:
 
     The digest is of paths, kinds, modes and contents: it is the same however the build was packed.
     """
-    whole, size = hashlib.sha256(), 0
+    whole, size = added.Content(), 0
     with (
         target.open("xb") as file,
         gzip.GzipFile("", "wb", 1, file, 0) as packed,
@@ -238,35 +236,20 @@ def pack(base: Path, target: Path) -> tuple[str, int]:
         for path in _paths(base):
             info = tarfile.TarInfo(path.relative_to(base).as_posix())
             found = path.lstat()
-            what = "link" if stat.S_ISLNK(found.st_mode) else "file"
-            if what == "link":
+            if stat.S_ISLNK(found.st_mode):
                 info.type, info.linkname = tarfile.SYMTYPE, str(path.readlink())
                 tar.addfile(info)
-                content = info.linkname
+                whole.add(info, info.linkname)
             else:
                 info.mode = 0o755 if found.st_mode & 0o100 else 0o644
                 info.size = found.st_size
                 handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 with os.fdopen(handle, "rb") as source:
-                    reader = _Hashed(source)
+                    reader = added.Hashed(source)
                     tar.addfile(info, reader)
-                content = reader.digest.hexdigest()
+                whole.add(info, reader.digest.hexdigest())
                 size += info.size
-            whole.update(f"{info.name}\0{what}\0{info.mode:o}\0{content}\n".encode())
-    return whole.hexdigest(), size
-
-
-class _Hashed:
-    """A file that is read, and the digest of what was."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.digest.update(data)
-        return data
+    return whole.digest, size
 
 
 def _paths(base: Path) -> Iterator[Path]:

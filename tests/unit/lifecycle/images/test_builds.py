@@ -12,6 +12,7 @@ import pytest
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, NotFound
 from lab.imagebuild import added, isolate
+from lab.imagebuild.build import lay_out
 from lab.imagebuild.in_guest.builder import Builder
 from lab.imagebuild.key import image_key
 from lab.imagebuild.recipe import load
@@ -129,6 +130,43 @@ def test_other_content_needs_another_name_or_force(
     assert image.find(ctx, key).key == key
     second = up(ctx, lab_request("single", engine="mine"))
     assert record_of(ctx, second.name).image != key
+
+
+def test_an_engine_that_is_replaced_while_its_image_is_built(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    """Protects from new programs under the key and the version of the former ones."""
+    root, log = tmp_path / "root", tmp_path / "log"
+    root.mkdir()
+    one, two = mariadb_tree(tmp_path / "x"), mariadb_tree(tmp_path / "y")
+    (two / "share/new").write_text("x")
+    add(one)
+    recipe = load("mine", engines=ctx.home.engines)
+    add(two, force=True)
+    with pytest.raises(Conflict, match="mine was replaced while an image of it was being built"):
+        lay_out(recipe, root, log)
+    assert not (root / "opt/lab/server/share").exists()
+    builds.remove(ctx, RemoveEngine(name="mine"))
+    with pytest.raises(Conflict, match="mine was removed while"):
+        lay_out(recipe, root, log)
+    add(one)
+    lay_out(load("mine", engines=ctx.home.engines), root, log)
+    assert (root / "opt/lab/server/bin/mariadbd").exists()
+    assert not (root / "opt/lab/server/share/new").exists()
+
+
+def test_an_archive_that_the_disk_has_spoilt(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    (tmp_path / "root").mkdir()
+    add(mariadb_tree(tmp_path / "x"))
+    recipe = load("mine", engines=ctx.home.engines)
+    assert recipe.build is not None
+    packed = recipe.build.archive.read_bytes()
+    for content in (packed[:-100], packed[:500] + b"xxxx" + packed[504:], b""):
+        recipe.build.archive.write_bytes(content)
+        with pytest.raises(InvalidSpec, match="archive of the added engine mine is damaged"):
+            lay_out(recipe, tmp_path / "root", tmp_path / "log")
 
 
 @pytest.mark.parametrize(
