@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -146,10 +147,14 @@ def _unpack(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
     tree, content = unpack.Tree(root), None
     with suppress(ImportError):  # what reads .zst files
         import zstandard  # noqa: F401
-    if source.is_dir():
-        unpack.copy(source, tree)
+    _limit()
+    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+        # As the one who gives it: a build may be readable by root only.
+        unpack.copy(handle, tree)
+        os.close(handle)
     else:
-        content = source.open("rb")
+        content = os.fdopen(handle, "rb")
     _confine(out)
     tree.root = Path("/") / TREE
     tree.links = [(Path("/") / path.relative_to(out), target) for path, target in tree.links]
@@ -162,8 +167,8 @@ def _unpack(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
     return Found(**{**vars(found), "left_out": tuple(tree.left_out[:100])})
 
 
-def _confine(out: Path) -> None:
-    """See nothing but ``out``, and be nobody, to whom it is given; limits of this process."""
+def _limit() -> None:
+    """Limits of this process, before anything is read."""
     import resource
 
     for what, most in (
@@ -176,6 +181,10 @@ def _confine(out: Path) -> None:
         _, hard = resource.getrlimit(what)
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (least, least))
+
+
+def _confine(out: Path) -> None:
+    """See nothing but ``out``, and be nobody, to whom it is given."""
     user = fence()
     if user is not None:
         os.chown(out, *user)

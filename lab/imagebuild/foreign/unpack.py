@@ -7,6 +7,7 @@ links last, so that nothing is written through one. Runs in a process of its own
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
@@ -27,6 +28,7 @@ from lab.units import GIB, MIB, format_size
 BYTES = 24 * GIB
 """Of all files, at most: a debug build with its test suite has 5 GiB."""
 MEMBERS = 300_000
+DEPTH = 64
 _PATH = 1024
 _CHUNK = MIB
 _HEAD = 512
@@ -114,22 +116,51 @@ def _twice(path: Path, root: Path) -> InvalidSpec:
     return InvalidSpec(f"the build has {path.relative_to(root)} as a file and as a directory")
 
 
-def copy(source: Path, tree: Tree) -> None:
-    """Copy a directory; links that lead out of it, devices and so on are left out."""
-    for top, directories, files in os.walk(source):
-        here = tree.root / Path(top).relative_to(source)
-        tree.directory(here)
-        for name in [*files, *(one for one in directories if (Path(top) / one).is_symlink())]:
-            path = Path(top) / name
-            target = tree.place(str(path.relative_to(source)), tree.root)
-            found = path.lstat()
-            if stat.S_ISLNK(found.st_mode):
-                tree.links.append((target, str(path.readlink())))
-            elif stat.S_ISREG(found.st_mode):
-                with path.open("rb") as content:
-                    tree.file(target, content, found.st_mode)
-            else:
-                tree.left_out.append(str(path.relative_to(source)))
+def copy(source: int, tree: Tree, below: str = "") -> None:
+    """Copy an open directory; links that lead out of it, devices and so on are left out.
+
+    All is opened by the directory that it is in, and nothing by a link: we are root, and who can
+    write to the build could put a link to files of root there while we read.
+    """
+    if below.count("/") > DEPTH:
+        raise InvalidSpec(f"the build has directories that are more than {DEPTH} deep in others")
+    for name in sorted(os.listdir(source)):
+        path = f"{below}{name}"
+        target = tree.place(path, tree.root)
+        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            tree.links.append((target, os.readlink(name, dir_fd=source)))
+        elif stat.S_ISDIR(found.st_mode):
+            handle = _opened(name, source, path, os.O_DIRECTORY)
+            try:
+                tree.directory(target)
+                copy(handle, tree, f"{path}/")
+            finally:
+                os.close(handle)
+        elif stat.S_ISREG(found.st_mode):
+            with os.fdopen(_opened(name, source, path), "rb") as content:
+                if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
+                    raise _replaced(path)
+                tree.file(target, content, found.st_mode)
+        else:
+            tree.left_out.append(path)
+
+
+def _opened(name: str, directory: int, path: str, more: int = 0) -> int:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | more
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.ENXIO):
+            raise _replaced(path) from None
+        raise
+
+
+def _replaced(path: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"{path} of the build was replaced while the build was read",
+        hint="add it again when no program works on it",
+    )
 
 
 def unpack(content: IO[bytes], tree: Tree, name: str) -> None:

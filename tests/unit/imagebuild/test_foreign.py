@@ -12,7 +12,9 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -197,6 +199,88 @@ def test_what_could_reach_the_host_is_left_out(tmp_path: Path) -> None:
     assert (tree / "bin/root").stat().st_mode & 0o7777 == 0o755
     assert len(found.left_out) == 4
     assert not Path("/etc/through").exists()
+
+
+class Swapped(unpack.Tree):
+    """A tree that is filled from a directory whose owner changes it at a given moment."""
+
+    def __init__(self, root: Path, before: str, swap: Callable[[], None]) -> None:
+        super().__init__(root)
+        self._before, self._swap = before, swap
+
+    def place(self, name: str, below: Path) -> Path:
+        if name == self._before:
+            self._swap()
+        return super().place(name, below)
+
+    def file(self, path: Path, content: IO[bytes], mode: int) -> None:
+        super().file(path, content, mode)
+        if path.name == "big":
+            self._swap()
+
+
+def swapped(tmp_path: Path, before: str, replaced: str) -> tuple[Swapped, Path]:
+    """A build, and the secrets of another user that a link leads to from that moment on."""
+    source, secret = mariadb_tree(tmp_path / "x"), tmp_path / "secret"
+    for top, text in ((source / "d", "mine"), (secret, "SECRET")):
+        top.mkdir()
+        for name in ("big", "z0", "z1"):
+            (top / name).write_text(text)
+
+    def swap() -> None:
+        place = source / replaced
+        if not place.is_symlink():
+            place.rename(source / "former")
+            place.symlink_to(secret / place.name if place.name != "d" else secret)
+
+    (tmp_path / "out").mkdir()
+    return Swapped(tmp_path / "out", before, swap), source
+
+
+@pytest.mark.parametrize(
+    ("before", "replaced"), [("d/big", "d"), ("d/z1", "d"), ("none", "d"), ("d/z1", "d/z1")]
+)
+def test_a_link_that_appears_during_the_copy_is_not_followed(
+    tmp_path: Path, before: str, replaced: str
+) -> None:
+    """Protects files of root, who reads what another user can change meanwhile."""
+    tree, source = swapped(tmp_path, before, replaced)
+    handle = os.open(source, os.O_RDONLY)
+    with suppress(InvalidSpec):
+        unpack.copy(handle, tree)
+    os.close(handle)
+    taken = [path.read_text() for path in (tmp_path / "out").rglob("d/*")]
+    assert "SECRET" not in taken
+    assert taken
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_replaced_before_it_is_opened_is_said(tmp_path: Path, kind: str) -> None:
+    name = tmp_path / "name"
+    name.symlink_to("/etc/shadow") if kind == "link" else os.mkfifo(name)
+    handle = os.open(tmp_path, os.O_RDONLY)
+    if kind == "link":
+        with pytest.raises(InvalidSpec, match="d/name of the build was replaced while"):
+            unpack._opened("name", handle, "d/name")
+        with pytest.raises(InvalidSpec, match="d/name of the build was replaced while"):
+            unpack._opened("name", handle, "d/name", os.O_DIRECTORY)
+    else:  # nobody waits for a writer
+        os.close(unpack._opened("name", handle, "d/name"))
+    os.close(handle)
+
+
+def test_directories_without_end(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "x" / "/".join("d" * 80)).mkdir(parents=True)
+    with pytest.raises(InvalidSpec, match="more than 64 deep"):
+        unpacked(tmp_path / "x", tmp_path)
+
+
+def test_a_build_that_only_root_can_read(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    top = mariadb_tree(tmp_path / "x")
+    top.chmod(0o700)
+    assert unpacked(top, tmp_path).server == "bin/mariadbd"
 
 
 def test_what_is_no_server(tmp_path: Path) -> None:
