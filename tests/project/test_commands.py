@@ -40,9 +40,7 @@ OURS: dict[str, frozenset[str]] = {
     "lab/imagebuild/bootstrap.py": frozenset({"str(root)", "suite"}),
     "lab/imagebuild/build.py": frozenset({"*split", "*unpack", "*source", "*isolated"}),
     # behind `python -c`, and absolute paths
-    "lab/imagebuild/foreign/apart.py": frozenset(
-        {"*asked", "*link", "asked", "str(out)", "str(source)"}
-    ),
+    "lab/imagebuild/foreign/apart.py": frozenset({"*asked", "*link", "*words"}),
     "lab/imagebuild/disk.py": frozenset(
         {"*(f'::{path}' for path in sorted(parents))", "disk", "esp", "source",
          "str(root_size(size) // _BLOCK)", "str(size // _BLOCK)"}

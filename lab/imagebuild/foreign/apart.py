@@ -40,6 +40,8 @@ SYSTEM = "system"
 _SECONDS = 3600
 _MEMORY = 3 * GIB
 _ANSWER = 8 * MIB
+_SIGNALS = 128
+"""Above this a status says by which signal a program was ended."""
 _ASK_SECONDS = 120.0
 _SAID = 16384
 """Bytes that a program may print, on each stream: what it says of its version is one line."""
@@ -55,16 +57,18 @@ _LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*")
 _SYMBOLS = re.compile(r"version `(\S{1,80})' not found")
 
 
-def unpacked(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
+def unpacked(source: Path, out: Path, kinds: Sequence[Common], most: int = unpack.BYTES) -> Found:
     """What is in a build, which is unpacked to ``out``/foreign/tree.
 
-    ``kinds``: what builds can be. Raises InvalidSpec, HostUnfit.
+    ``kinds``: what builds can be. ``most``: bytes that it may take there. Raises InvalidSpec,
+    HostUnfit.
     """
     with extra("host", "an added build"):
         import elftools  # noqa: F401  of that process
     main_of = _MAIN.format([one for one in sys.path if one], __name__)
     asked = json.dumps([asdict(kind) for kind in kinds])
-    argv = [*isolated(network=False), sys.executable, "-c", main_of, str(source), str(out), asked]
+    words = [str(source), str(out), asked, str(most)]
+    argv = [*isolated(network=False), sys.executable, "-c", main_of, *words]
     answer = b""
     try:
         for piece in output(argv, stall=_SECONDS, chunk=1 << 16):
@@ -72,11 +76,10 @@ def unpacked(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
             if len(answer) > _ANSWER:
                 raise _invalid(source)
     except CommandFailed as error:
-        raise InvalidSpec(
-            f"{source} cannot be read: it takes more than {_SECONDS // 60} minutes, or more memory"
-            " or space than there is",
-            details=error.details[-3:],
-        ) from None
+        why = "the process that reads it failed"
+        if error.status < 0 or error.status > _SIGNALS:
+            why = f"it takes more than {_SECONDS // 60} minutes, or more memory than there is"
+        raise InvalidSpec(f"{source} cannot be read: {why}", details=error.details[-3:]) from None
     return _read(answer, source)
 
 
@@ -113,7 +116,7 @@ def _invalid(source: Path) -> LabError:
     return LabError(f"{source}: the process that reads it sent an invalid answer")
 
 
-def main(source: str, out: str, asked: str) -> None:
+def main(source: str, out: str, asked: str, most: str) -> None:
     """The process that unpacks and reads."""
     import encodings.cp437  # noqa: F401  of zip archives
 
@@ -125,9 +128,9 @@ def main(source: str, out: str, asked: str) -> None:
         Common(**{name: _frozen(its) for name, its in one.items()}) for one in json.loads(asked)
     ]
     try:
-        found = _unpack(Path(source), Path(out), kinds)
+        found = _unpack(Path(source), Path(out), kinds, int(most))
         answer: dict[str, Any] = {"found": asdict(found)}
-    except (LabError, MemoryError, OSError) as error:
+    except Exception as error:  # noqa: BLE001  what it reads is a stranger's, and decides on it
         what = error.what if isinstance(error, LabError) else f"{source} cannot be read: {error!r}"
         answer = {"what": what, "unfit": isinstance(error, HostUnfit)}
         if isinstance(error, LabError):
@@ -140,11 +143,11 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
 
 
-def _unpack(source: Path, out: Path, kinds: Sequence[Common]) -> Found:
+def _unpack(source: Path, out: Path, kinds: Sequence[Common], most: int) -> Found:
     out = out / FOREIGN
     root = out / TREE
     root.mkdir(0o755, parents=True)
-    tree, content = unpack.Tree(root), None
+    tree, content = unpack.Tree(root, most), None
     with suppress(ImportError):  # what reads .zst files
         import zstandard  # noqa: F401
     _limit()

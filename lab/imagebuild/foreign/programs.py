@@ -14,6 +14,7 @@ from pathlib import Path
 from lab.errors import InvalidSpec
 from lab.imagebuild.added import Common
 from lab.imagebuild.foreign.libraries import Needs, needs
+from lab.imagebuild.foreign.unpack import real
 
 _DIRECTORIES = ("bin", "sbin", "libexec", "scripts")
 _OURS = re.compile(
@@ -52,6 +53,8 @@ def look(root: Path, kinds: Sequence[Common]) -> Found:
     programs = {Path(server).name: server, **dict(_programs(base, Path(server).parent))}
     by_name: dict[str, str] = {}
     for path in everything:
+        if not _is_inside(base, base / path):
+            continue  # a link to what the build does not have
         by_name.setdefault(Path(path).name, path)
     wanted = {name for kind in kinds for _, name in (*kind.features, *kind.links)}
     files = {name: by_name[name] for name in wanted if name in by_name}
@@ -124,16 +127,20 @@ def _files(top: Path) -> Iterator[str]:
             yield (Path(here) / name).relative_to(top).as_posix()
 
 
+def _is_inside(base: Path, path: Path) -> bool:
+    """Whether it is a file of the build, or leads to one."""
+    whole = real(path)
+    return whole.is_relative_to(real(base)) and whole.is_file()
+
+
 def _programs(base: Path, beside: Path) -> Iterator[tuple[str, str]]:
     """Programs by name, links among them; the first directory counts, ``beside`` as the last."""
     seen = set()
-    whole = base.resolve()
     for directory in (*_DIRECTORIES, beside):
         place = base / directory
         for path in sorted(place.iterdir()) if place.is_dir() else ():
-            real = path.resolve()
-            fits = _OURS.match(path.name) and real.is_relative_to(whole) and real.is_file()
-            if fits and path.name not in seen and os.access(real, os.X_OK):
+            fits = _OURS.match(path.name) and _is_inside(base, path)
+            if fits and path.name not in seen and os.access(path, os.X_OK):
                 seen.add(path.name)
                 yield path.name, path.relative_to(base).as_posix()
 
@@ -163,7 +170,7 @@ def _libraries(
     while waiting:
         name = waiting.pop()
         path = base / name
-        if name in read or not path.resolve().is_relative_to(base.resolve()):
+        if name in read or not _is_inside(base, path):
             continue
         with path.open("rb") as file:
             its = needs(file)
@@ -184,11 +191,12 @@ def _libraries(
 
 def _bundled(base: Path, path: Path, its: Needs, library: str) -> str | None:
     """The library of the build that a program finds by itself, if it does."""
+    whole = real(base)
     for place in its.paths:
-        expanded = _ORIGIN.sub(lambda _: str(path.resolve().parent), place)
+        expanded = _ORIGIN.sub(lambda _: str(real(path).parent), place)
         found = Path(os.path.normpath(expanded)) / library
-        if found.is_relative_to(base.resolve()) and found.is_file():
-            return found.relative_to(base.resolve()).as_posix()
+        if found.is_relative_to(whole) and _is_inside(base, found):
+            return found.relative_to(whole).as_posix()
     return None
 
 

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from lab.distribution import extra
-from lab.errors import InvalidSpec, LabError
+from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.units import GIB, MIB, format_size
 
 BYTES = 24 * GIB
@@ -53,6 +53,8 @@ class Tree:
     """A directory that is filled; ``left_out``: what was not made, and why."""
 
     root: Path
+    most: int = BYTES
+    """Bytes of all files, at most."""
     members: int = 0
     size: int = 0
     links: list[tuple[Path, str]] = field(default_factory=list)
@@ -90,10 +92,19 @@ class Tree:
             while chunk := content.read(_CHUNK):
                 head = head or chunk[:_HEAD]
                 self.size += len(chunk)
-                if self.size > BYTES:
-                    raise InvalidSpec(f"the build has more than {format_size(BYTES)}")
+                self.check(self.size)
                 out.write(chunk)
         path.chmod(0o755 if mode & 0o100 or head.startswith(_EXECUTABLE) else 0o644)
+
+    def check(self, size: int) -> None:
+        """Raise InvalidSpec or HostUnfit if there is no room for ``size`` bytes in all."""
+        if size > BYTES:
+            raise InvalidSpec(f"the build has more than {format_size(BYTES)}")
+        if size > self.most:
+            raise HostUnfit(
+                f"the build has more than {format_size(self.most)}, and no more is free here",
+                hint="free some space (`lab gc`, `lab down`), or set space_floor lower",
+            )
 
     def finish(self) -> None:
         """Make the links. Those that lead out of the directory are left out."""
@@ -101,15 +112,33 @@ class Tree:
             if original.is_file() and not path.exists():
                 self.directory(path.parent)
                 os.link(original, path)
+                self.size += path.stat().st_size  # whoever packs it reads it again
+                self.check(self.size)
+        made, top = [], real(self.root)
         for path, target in self.links:
-            inside = os.path.normpath(path.parent / target)
-            if target.startswith("/") or not Path(inside).is_relative_to(self.root):
-                self.left_out.append(f"link {path.relative_to(self.root)} to {target[:80]}")
+            # Not by way of another link: that may lead out, and nothing is made there.
+            direct = real(path.parent) == top / path.parent.relative_to(self.root)
+            if not direct or target.startswith("/") or not target.isprintable():
+                self._leave_out(path, target)
             elif not os.path.lexists(path):
                 self.directory(path.parent)
                 path.symlink_to(target)
+                made.append((path, target))
+        # Where one leads is known once all are there: the next one may be a part of its way.
+        for path, target in made:
+            if not real(path).is_relative_to(top):
+                self._leave_out(path, target)
+                path.unlink()
         self.copies.clear()
         self.links.clear()
+
+    def _leave_out(self, path: Path, target: str) -> None:
+        self.left_out.append(f"link {path.relative_to(self.root)} to {target[:80]!a}")
+
+
+def real(path: Path) -> Path:
+    """Where a path leads to; one that leads to itself has no end, and is where it is."""
+    return Path(os.path.realpath(path))
 
 
 def _twice(path: Path, root: Path) -> InvalidSpec:
@@ -178,20 +207,38 @@ def unpack(content: IO[bytes], tree: Tree, name: str) -> None:
 def unpack_packed(tree: Tree) -> None:
     """Unpack archives that the top of a tree has: packages together, others each by itself.
 
-    Oracle's bundles are archives of archives, and a directory may be one of packages.
+    Oracle's bundles are archives of archives, and a directory may be one of packages. A text that
+    is compressed, such as a list of changes, stays as it is.
     """
     for path in sorted(tree.root.iterdir()):
         if path.is_symlink() or not path.is_file():
             continue
         with path.open("rb") as content:
             kind = kind_of(_head(content))
-            if not kind:
+            if not kind or not _holds_files(content, kind):
                 continue
             below = tree.root / "packages" if kind == "deb" else tree.root / f"in.{path.name}"
             tree.directory(below)
             with _whole(path.name):
                 _unpack(content, kind, tree, below)
         path.unlink()
+
+
+def _holds_files(content: IO[bytes], kind: str) -> bool:
+    """Whether a file is an archive, as far as its beginning shows, and not merely compressed."""
+    if kind == "deb":
+        return True
+    try:
+        if kind == "zip":
+            return zipfile.is_zipfile(content)
+        with tarfile.open(fileobj=content if kind == "tar" else _plain(content, kind), mode="r|"):
+            return True
+    except (LabError, MemoryError):
+        raise
+    except Exception:  # noqa: BLE001  each reader has errors of its own
+        return False
+    finally:
+        content.seek(0)
 
 
 @contextmanager
@@ -269,9 +316,12 @@ def _deb(content: IO[bytes], tree: Tree, below: Path) -> None:
     content.seek(8)
     while len(header := content.read(60)) == 60:
         size = int(header[48:58])
+        if size < 0 or header[58:] != b"`\n":
+            raise ValueError("a member of it has no header")
         if not header.startswith(b"data.tar"):
             content.seek(size + size % 2, os.SEEK_CUR)
             continue
+        tree.check(tree.size + size)
         with tempfile.TemporaryFile(dir=tree.root.parent) as data:
             while size and (chunk := content.read(min(size, _CHUNK))):
                 size -= data.write(chunk)

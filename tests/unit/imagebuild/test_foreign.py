@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import os
 import platform
 import shutil
@@ -18,7 +20,7 @@ from typing import IO
 
 import pytest
 
-from lab.errors import InvalidSpec
+from lab.errors import HostUnfit, InvalidSpec
 from lab.imagebuild import added, isolate
 from lab.imagebuild.added import Common
 from lab.imagebuild.foreign import apart, libraries, unpack
@@ -292,6 +294,108 @@ def test_what_is_no_server(tmp_path: Path) -> None:
     isolate.remove_tree(tmp_path / "out" / apart.FOREIGN)
     with pytest.raises(InvalidSpec, match="no archive"):
         unpacked(tmp_path / "text", tmp_path)
+
+
+def link(name: str, to: str) -> tarfile.TarInfo:
+    return member(name, tarfile.SYMTYPE, linkname=to)
+
+
+def test_links_that_lead_out_by_way_of_others_are_left_out(tmp_path: Path) -> None:
+    """Protects what is beside the build: each of them seems to lead to where others are."""
+    given = hostile(
+        tmp_path,
+        link("x/q/r/s", "../../.."),  # the top of the tree
+        link("x/esc", "q/r/s/../../.."),
+        link("x/esc/made", "bin"),
+        link("x/up", "near"), link("x/near", "esc/tree/x/bin"), link("x/ok", "bin/mariadbd"),
+    )  # fmt: skip
+    found = unpacked(given, tmp_path)
+    tree = tmp_path / "out" / apart.FOREIGN / apart.TREE / "x"
+    assert (tree / "ok").is_symlink()
+    assert not os.path.lexists(tree / "esc")
+    assert not (tree / "near").exists()
+    assert list((tmp_path / "out" / apart.FOREIGN).iterdir()) == [tree.parent]
+    assert [one.partition(" to ")[0] for one in found.left_out] == ["link x/esc/made", "link x/esc"]
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        link("x/bin/mysqlx", "mysqlx"),
+        link("x/bin/my", "my/x"),
+        link("x/lib/libgalera_smm.so", "absent"),
+        link("x/lib/libgalera_smm.so", "libgalera_smm.so"),
+        link("x/share/latin1", "f\udcff"),
+        link("x/share/outside", "/f\udcff"),
+        link("x/share/escape", "/\033[2J"),
+    ],
+    ids=["loop", "below-itself", "dangling", "provider-loop", "latin1", "outside", "escape"],
+)
+def test_links_without_a_file_are_no_defect_of_a_build(
+    tmp_path: Path, harmless: tarfile.TarInfo
+) -> None:
+    found = unpacked(hostile(tmp_path, harmless), tmp_path)
+    assert found.server == "bin/mariadbd"
+    assert Path(harmless.name).name not in {*found.programs, *found.files}
+    assert all(one.isascii() and one.isprintable() for one in found.left_out)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ChangeLog.gz", gzip.compress(b"changes\n" * 200)), ("EMPTY.gz", gzip.compress(b"")),
+        ("EXCEPTIONS.bz2", b"BZh is how it begins"), ("NEWS.xz", lzma.compress(b"news" * 500)),
+        ("x.jar", b"PK\3\4 is how it begins"),
+    ],
+    ids=["gz", "empty", "bz2", "xz", "zip"],
+)  # fmt: skip
+def test_a_text_that_is_compressed_is_no_archive(tmp_path: Path, name: str, content: bytes) -> None:
+    top = mariadb_tree(tmp_path / "x")
+    (top / name).write_bytes(content)
+    (tmp_path / "out").mkdir()
+    assert unpacked(top, tmp_path).server == "bin/mariadbd"
+    assert (tmp_path / "out" / apart.FOREIGN / apart.TREE / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("size", [b"-60", b"-0x1", b"99999999", b""])
+def test_a_package_with_a_false_size_is_damaged(tmp_path: Path, size: bytes) -> None:
+    """Protects from reading the same member again without end."""
+    fields = b"debian-binary   " + b"0           0     0     100644  "
+    (tmp_path / "given").write_bytes(b"!<arch>\n" + fields + size.ljust(10) + b"`\n")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InvalidSpec, match="given is damaged"):
+        unpacked(tmp_path / "given", tmp_path)
+
+
+def test_a_failure_of_the_reader_has_its_own_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from `takes more than 60 minutes` for whatever else it is."""
+    top = mariadb_tree(tmp_path / "x")
+    (tmp_path / "out").mkdir()
+    monkeypatch.setattr(apart, "_MAIN", "import sys; {!r}; sys.exit('it {}')")
+    with pytest.raises(InvalidSpec, match=r"the process that reads it failed$") as refused:
+        unpacked(top, tmp_path)
+    assert list(refused.value.details) == ["it lab.imagebuild.foreign.apart"]
+    monkeypatch.setattr(apart, "_MAIN", "import sys; {!r}, {!r}; sys.exit(137)")
+    with pytest.raises(InvalidSpec, match="takes more than 60 minutes, or more memory"):
+        unpacked(top, tmp_path)
+
+
+def test_room_is_kept_on_the_disk(tmp_path: Path) -> None:
+    top = mariadb_tree(tmp_path / "x")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(HostUnfit, match="more than 50K, and no more is free here"):
+        apart.unpacked(top, tmp_path / "out", KINDS, 50 << 10)
+
+
+def test_a_file_under_many_names_counts_as_often(tmp_path: Path) -> None:
+    """Protects from hours of packing: a hard link takes no room, its content does."""
+    tree = unpack.Tree(tmp_path, most=100)
+    tree.file(tmp_path / "a", io.BytesIO(b"x" * 40), 0o644)
+    tree.copies += [(tmp_path / name, tmp_path / "a") for name in "bc"]
+    with pytest.raises(HostUnfit, match="more than 100"):
+        tree.finish()
 
 
 def test_a_damaged_archive_is_said_to_be(tmp_path: Path) -> None:
