@@ -11,6 +11,7 @@ import gzip
 import os
 import platform
 import re
+import shutil
 import stat
 import tarfile
 import time
@@ -24,23 +25,34 @@ from lab.blueprints.dialects import check_version
 from lab.config import enginefile
 from lab.config.enginefile import Family, families
 from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.host import check_space
 from lab.imagebuild import added, isolate
 from lab.imagebuild.added import BASE, Build, Common
-from lab.imagebuild.foreign import apart, libraries
+from lab.imagebuild.foreign import apart, libraries, unpack
 from lab.imagebuild.foreign.programs import Found, both_names
 from lab.imagebuild.recipe import RECIPES, recipes
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.host.engines import view_of
 from lab.locks.named import lock
 from lab.names import check_engine_name
-from lab.paths import PRIVATE, REACHABLE, make_directory, sync, writing
+from lab.paths import PRIVATE, REACHABLE, exchange, make_directory, sync, writing
 from lab.requests.host import AddEngine, RemoveEngine
 from lab.undo import Undo
+from lab.units import MIB
 from lab.views.catalog import EngineView
 
 _LEFT_OUT = re.compile(r"(^|/)(mysql-test|mariadb-test|sql-bench|man|doc)(/|$)|\.a$")
 """Files that no guest reads; a test suite is larger than its server."""
 
+
+_KEY = "engine-"
+# What is in the directory of a command, beside what ``apart`` makes there: no name of an engine.
+_MADE = "made"
+_FORMER = "former"
+"""An engine that makes room for a new one, where the two cannot be exchanged at one moment."""
+_REMOVED = "removed"
+_WATCHED = 64 * MIB
+"""Bytes of a build after which it is looked again whether there is room for more."""
 
 Ask = Callable[[Context, Path, Found, libraries.Choice], Callable[[str], str]]
 """Makes what runs programs of an unpacked build: what each says of its version."""
@@ -64,7 +76,8 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
         with ctx.progress.step("unpack", f"unpacking {source.name}"):
             kinds = {family.builds: family for family in families() if family.builds}
             commons = {directory: added.common(RECIPES / directory) for directory in kinds}
-            found = apart.unpacked(source, work, list(commons.values()))
+            room = _room(ctx)
+            found = apart.unpacked(source, work, list(commons.values()), min(room, unpack.BYTES))
             _check_machine(found)
         choice = libraries.choose(found.libraries, found.glibc, found.cxx)
         with ctx.progress.step("ask", f"asking its programs, on Debian {choice.suite}"):
@@ -79,10 +92,10 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
             has_client = family.client in found.programs
             if has_client:
                 says(found.programs[family.client])
-        made = make_directory(work / name, REACHABLE)
+        made = make_directory(work / _MADE, REACHABLE)
         with ctx.progress.step("keep", "keeping the build"), writing(made):
             base = work / apart.FOREIGN / apart.TREE / found.base
-            content, size = pack(base, made / added.ARCHIVE)
+            content, size = pack(base, made / added.ARCHIVE, lambda: _room(ctx))
         build = Build(
             name=name,
             family=family.name,
@@ -114,7 +127,15 @@ def remove(ctx: Context, asked: RemoveEngine) -> None:
     if not place.is_dir():
         raise NotFound(f"there is no added engine {name!r}", hint="`lab engine ls` lists them")
     with _working(ctx, name) as work:
-        place.rename(work / name)
+        place.rename(work / _REMOVED)
+        sync(ctx.home.engines)
+
+
+def _room(ctx: Context) -> int:
+    """Bytes that may be used where builds are kept; raises HostUnfit if there are none."""
+    free, floor = shutil.disk_usage(ctx.home.root).free, ctx.settings.space_floor
+    check_space(free, floor, ctx.home.root)
+    return free - floor
 
 
 @contextmanager
@@ -123,12 +144,24 @@ def _working(ctx: Context, name: str) -> Iterator[Path]:
 
     Nobody else adds or removes an engine of that name meanwhile.
     """
-    key = f"engine-{name}"
+    key = f"{_KEY}{name}"
     work = ctx.home.build(key)
     with lock(ctx.home, "image", key), Undo() as undo:
-        undo.push(f"build files {work}", lambda: isolate.remove_tree(work))
-        isolate.remove_tree(work)
+        undo.push(f"build files {work}", lambda: remove_work(ctx, work))
+        remove_work(ctx, work)
         yield make_directory(work, REACHABLE)
+
+
+def remove_work(ctx: Context, work: Path) -> None:
+    """Remove the directory of a command that ended; its lock is held.
+
+    If it was ended while it replaced an engine, that engine gets its place back.
+    """
+    former, place = work / _FORMER, ctx.home.engines / work.name.removeprefix(_KEY)
+    if work.name.startswith(_KEY) and former.is_dir() and not place.exists():
+        former.rename(place)
+        sync(ctx.home.engines)
+    isolate.remove_tree(work)
 
 
 def _keep(ctx: Context, build: Build, *, force: bool) -> EngineView:
@@ -155,9 +188,11 @@ def _keep(ctx: Context, build: Build, *, force: bool) -> EngineView:
         added.write(build)
         sync(build.archive, build.directory / added.FOUND, build.directory)
         make_directory(ctx.home.engines, PRIVATE)
-        if place.exists():
-            place.rename(build.directory.with_name("replaced"))
-        build.directory.rename(place)
+        if not place.exists():
+            build.directory.rename(place)
+        elif not exchange(build.directory, place):
+            place.rename(build.directory.with_name(_FORMER))
+            build.directory.rename(place)
         sync(ctx.home.engines)
     return view_of(ctx, added.named(ctx.home.engines, build.name))
 
@@ -222,12 +257,14 @@ def _links(found: Found, common: Common, choice: libraries.Choice) -> Iterator[t
     yield from choice.links
 
 
-def pack(base: Path, target: Path) -> tuple[str, int]:
+def pack(base: Path, target: Path, room: Callable[[], object]) -> tuple[str, int]:
     """Write the tree below ``base`` as an archive; the digest of its content, and its bytes.
+
+    ``room`` is called from time to time, and raises an error if the disk has none.
 
     The digest is of paths, kinds, modes and contents: it is the same however the build was packed.
     """
-    whole, size = added.Content(), 0
+    whole, size, watched = added.Content(), 0, 0
     with (
         target.open("xb") as file,
         gzip.GzipFile("", "wb", 1, file, 0) as packed,
@@ -249,6 +286,9 @@ def pack(base: Path, target: Path) -> tuple[str, int]:
                     tar.addfile(info, reader)
                 whole.add(info, reader.digest.hexdigest())
                 size += info.size
+                if size - watched > _WATCHED:
+                    watched = size
+                    room()
     return whole.digest, size
 
 

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, suppress
 
 from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
-from lab.imagebuild import isolate
 from lab.lifecycle.captures import retire, template_record
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core.context import Context
@@ -27,6 +26,7 @@ from lab.lifecycle.core.release import (
     mark_removing,
 )
 from lab.lifecycle.host import catalog
+from lab.lifecycle.host.builds import remove_work
 from lab.lifecycle.images import image
 from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
@@ -268,7 +268,7 @@ def _scratch(ctx: Context) -> list[str]:
     for directory in sorted(ctx.home.builds.iterdir()):
         try:
             with lock(ctx.home, "image", directory.name, wait=False):
-                isolate.remove_tree(directory)
+                remove_work(ctx, directory)
         except Conflict:
             continue
         removed.append(f"build files {directory}")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -281,6 +285,91 @@ def test_a_dataset_of_it(ctx: Context, tmp_path: Path) -> None:
     assert made.image.startswith("mine-shop")
     lab = up(ctx, lab_request("single", dataset="shop"))
     assert record_of(ctx, lab.name).image == made.image
+
+
+@pytest.mark.parametrize("name", ["foreign", "system", "log", "made", "former", "removed"])
+def test_no_name_is_that_of_a_working_file(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path, name: str
+) -> None:
+    other = mariadb_tree(tmp_path / "y")
+    (other / "share/new").write_text("x")
+    assert add(mariadb_tree(tmp_path / "x"), name).name == name
+    again = add(other, name, force=True)
+    assert added.named(ctx.home.engines, name).content == again.content
+    builds.remove(ctx, RemoveEngine(name=name))
+    assert added.find(ctx.home.engines, name) is None
+    assert not list(ctx.home.builds.iterdir())
+
+
+@pytest.mark.parametrize("exchanged", [True, False], ids=["exchanged", "in two steps"])
+def test_an_engine_is_there_however_its_replacement_ends(
+    ctx: Context,
+    add: Callable[..., EngineView],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exchanged: bool,
+) -> None:
+    """Protects from a loss by SIGKILL: after each step the one or the other has the name."""
+    contents = {add(mariadb_tree(tmp_path / "x")).content}
+    other = mariadb_tree(tmp_path / "y")
+    (other / "share/new").write_text("x")
+    if not exchanged:  # as a file system that has no such thing
+        monkeypatch.setattr(builds, "exchange", lambda *_: False)
+    child = os.fork()
+    if child == 0:
+        rename, last = Path.rename, 1 if exchanged else 2
+        left = [last]
+
+        def killed(path: Path, target: Path) -> Path:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", killed)
+        monkeypatch.setattr(builds, "sync", lambda *paths: len(paths) > 1 or killed(*paths, *paths))
+        with suppress(BaseException):
+            add(other, force=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    gc(ctx)
+    found = added.named(ctx.home.engines, "mine").content
+    assert (found in contents) == (not exchanged)
+    assert not list(ctx.home.builds.iterdir())
+
+
+@pytest.mark.usefixtures("add")
+def test_room_is_kept_free(ctx: Context, tmp_path: Path) -> None:
+    free = shutil.disk_usage(ctx.home.root).free
+    low = replace(ctx, settings=replace(ctx.settings, space_floor=free * 2))
+    with pytest.raises(HostUnfit, match="is kept free") as refused:
+        builds.add(
+            low, AddEngine(name="mine", source=str(mariadb_tree(tmp_path / "x"))), ask=saying(SAYS)
+        )
+    assert "space_floor" in refused.value.hint
+    assert added.find(ctx.home.engines, "mine") is None
+
+
+def test_the_archive_of_a_build_leaves_room(tmp_path: Path) -> None:
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(65 << 20)
+
+    def room() -> None:
+        raise HostUnfit("full")
+
+    with pytest.raises(HostUnfit, match="full"):
+        builds.pack(tmp_path, tmp_path.with_name("archive"), room)
+
+
+def test_a_link_whose_text_is_no_utf_8(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    tree = mariadb_tree(tmp_path / "x")
+    (tree / "share/latin1").symlink_to(os.fsdecode(b"f\xff"))
+    assert add(tree).name == "mine"
+    with tarfile.open(added.named(ctx.home.engines, "mine").archive) as archive:
+        assert "share/latin1" not in archive.getnames()
 
 
 def test_gc_removes_what_a_killed_command_left(ctx: Context) -> None:
