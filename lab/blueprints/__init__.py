@@ -60,6 +60,8 @@ class NodePlan:
     size: NodeSize
     recipe: str = ""
     services: tuple[Service, ...] = SERVICES
+    image: str = ""
+    """The key of its image, if that was decided before; else empty."""
 
     @property
     def has_server(self) -> bool:

@@ -15,14 +15,14 @@ from lab.errors import Conflict, HostUnfit
 from lab.exchange import talk
 from lab.lifecycle.archives import export
 from lab.lifecycle.archives.import_archive import import_archive
-from lab.lifecycle.captures import template
+from lab.lifecycle.captures import system, template
 from lab.lifecycle.captures.capture import from_use, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.order import resolve
 from lab.lifecycle.labs.reserve import new_record, reserved
 from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.lifecycle.nodes.form import seed_of
-from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
+from lab.lifecycle.nodes.inspect import images_of, record_of
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import check_lab_name
@@ -40,7 +40,7 @@ def export_snapshot(ctx: Context, asked: ExportArchive) -> ExportView:
     """
     name = asked.lab
     with lock(ctx.home, "lab", name, shared=True, wait=False):
-        record, nodes = record_of(ctx, name), nodes_of(ctx, name)
+        record = record_of(ctx, name)
         capture = snapshot.find(ctx, name, asked.which)
         if capture.label == ORIGIN:
             formed = record.template and not from_use(ctx, record)
@@ -54,6 +54,7 @@ def export_snapshot(ctx: Context, asked: ExportArchive) -> ExportView:
             capture = capture.without_ram("`--cold` was given")
         elif not capture.warm:
             ctx.progress.note("export", f"{name}@{capture.label} has no RAM: {capture.why_cold}")
+        record, nodes = system.as_captured(ctx, record, capture)
         seeds = {n.name: seed_of(ctx, n, parent_of(record), record.segment) for n in nodes}
         all_ = images_of(ctx, record, nodes)
         contents = export.snapshot_contents(

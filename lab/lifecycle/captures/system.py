@@ -8,8 +8,10 @@ from a clone of the volume as it was, by the program ``images/guest/usr/lib/lab/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lab import host
 from lab.blueprints import Blueprint
@@ -19,7 +21,7 @@ from lab.config.profile import Profile
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.exchange import content
 from lab.lifecycle.captures import manifests
-from lab.lifecycle.captures.capture import Capture, parent_of
+from lab.lifecycle.captures.capture import Capture, of_lab, parent_of
 from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
@@ -163,27 +165,71 @@ def put_back(
     return now, [node for node in nodes_of(ctx, record.name) if node.name in names]
 
 
+def as_captured(
+    ctx: Context, record: LabRecord, capture: Capture
+) -> tuple[LabRecord, tuple[Node, ...]]:
+    """A lab as ``capture`` has it: its record and its nodes, with the images that they had then.
+
+    They may have others since an upgrade. Raises NotFound if one is not there any more.
+    """
+    was, now = images_in(ctx, record, capture), nodes_of(ctx, record.name)
+    keys = {node.name: was.get(node.name, node.image) for node in now}
+    if all(keys[node.name] == node.image for node in now):
+        return record, now
+    found = {key: images.find(ctx, key).engine.release for key in {*keys.values()} - {""}}
+    nodes = tuple(
+        replace(node, image=keys[node.name], release=found.get(keys[node.name], node.release))
+        for node in now
+    )
+    return replace(record, **_engines(ctx, record, nodes)), nodes
+
+
 def images_in(ctx: Context, record: LabRecord, capture: Capture) -> dict[str, str]:
     """The keys of the images of nodes in a capture of a lab, as far as they were recorded.
 
-    The origin of a lab has no manifest: its nodes were as in what it is a clone of.
+    The origin of a lab has no manifest: its nodes were as in what it is a clone of. So were those
+    of a capture from before nodes could differ, which has no keys: labs were not upgraded then.
     """
-    if capture.label != ORIGIN or (parent := parent_of(record)) is None:
-        return {node.name: node.image for node in capture.nodes if node.image}
-    try:
-        found = manifests.read(ctx.home.manifest(parent))
-    except Damaged:  # it has none, or has lost it
-        others = ctx.store.nodes.of(parent.owner.name) if parent.owner.kind == "lab" else ()
-        return {node.name: node.image for node in others if node.image}
-    return {node.name: node.image for node in found.nodes if node.image}
+    known = {node.name: node.image for node in capture.nodes if node.image}
+    if capture.label != ORIGIN:
+        whole = len(known) == len(capture.nodes)
+        return known if whole else {**_of_origin(ctx, record), **known}
+    return {**known, **_of_origin(ctx, record)}
+
+
+def _of_origin(ctx: Context, record: LabRecord) -> dict[str, str]:
+    """The keys of the images that the nodes of a lab had when it was made, as far as known."""
+    if (parent := parent_of(record)) is None:
+        return {}
+    path = ctx.home.manifest(parent)
+    if parent.owner.kind == "lab":
+        other = ctx.store.labs.get(parent.owner.name)
+        try:
+            capture = manifests.read(path)
+        except Damaged:  # an origin has none
+            capture = of_lab(other, ctx.store.nodes.of(other.name), parent.label)
+        return images_in(ctx, other, capture)
+    template = ctx.store.templates.find(parent.owner.name)
+    found = {name: str(node["image"]) for name, node in template.nodes.items()} if template else {}
+    with suppress(Damaged):  # it has lost it
+        for node in manifests.read(path).nodes:
+            key = node.image or found.get(node.name) or (template.image if template else "")
+            found[node.name] = key
+    return {name: key for name, key in found.items() if key}
 
 
 def update_lab(ctx: Context, record: LabRecord) -> LabRecord:
-    """Record what a lab has since images of its nodes changed; the record as it is then.
+    """Record what a lab has since images of its nodes changed; the record as it is then."""
+    ctx.store.labs.update(record.name, **_engines(ctx, record, nodes_of(ctx, record.name)))
+    return ctx.store.labs.get(record.name)
+
+
+def _engines(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> dict[str, Any]:
+    """What is recorded of the engines of a lab whose nodes have these images.
 
     Its engine is that of its first server, the others' are recorded as if they had been requested.
     """
-    servers = [node for node in nodes_of(ctx, record.name) if node.has_server and node.image]
+    servers = [node for node in nodes if node.has_server and node.image]
     image = servers[0].image if servers else record.image
     found = {key: images.find(ctx, key) for key in {image, *(node.image for node in servers)}}
     others = [
@@ -192,10 +238,8 @@ def update_lab(ctx: Context, record: LabRecord) -> LabRecord:
         if node.image != image
     ]
     options = {name: value for name, value in record.options.items() if name != "node"}
-    ctx.store.labs.update(
-        record.name,
-        image=image,
-        engine_version=found[image].engine.version,
-        options={**options, "node": others} if others else options,
-    )
-    return ctx.store.labs.get(record.name)
+    return {
+        "image": image,
+        "engine_version": found[image].engine.version,
+        "options": {**options, "node": others} if others else options,
+    }

@@ -7,7 +7,7 @@ removed independently.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -17,6 +17,7 @@ from lab.datasets.source import LabCapture
 from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.hypervisor import MemoryImage, memory_of
 from lab.imagebuild.manifest import BuiltImage, ExtentsDigest
+from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import Capture, disk_snapshots, parent_of
 from lab.lifecycle.captures.clone import MEMORY
 from lab.lifecycle.core.context import Context
@@ -30,7 +31,7 @@ from lab.lifecycle.images.publish import BASE, Disk
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs.rollback import sound
 from lab.lifecycle.nodes.form import guest_of, intend, put_seed, seed_of
-from lab.lifecycle.nodes.inspect import images_of, node_of, nodes_of, record_of
+from lab.lifecycle.nodes.inspect import images_of, record_of
 from lab.lifecycle.nodes.inspect import lab as view_of_lab
 from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.lifecycle.nodes.ports import reserve_segment
@@ -55,23 +56,25 @@ def captured(ctx: Context, source: LabCapture) -> Iterator[tuple[Capture, Images
     InvalidSpec for a capture without RAM.
     """
     record = record_of(ctx, source.lab)
-    images = images_of(ctx, record, nodes_of(ctx, source.lab))
     with snapshot.kept_or_taken(ctx, source.lab, source.label, "dataset") as found:
+        was, nodes = system.as_captured(ctx, record, found)
+        images = images_of(ctx, was, nodes)
         capture = sound(ctx, found, images)
         if not capture.warm:
             raise InvalidSpec(
                 f"{source} has no RAM, which a dataset is made from: {capture.why_cold}",
                 hint=f"`lab start {source.lab}`, then make the dataset from the running lab",
             )
-        yield capture, images, _origin(ctx, record)
+        yield capture, images, _origin(ctx, record, nodes)
 
 
-def _origin(ctx: Context, record: LabRecord) -> Node:
-    first, *_ = nodes_of(ctx, record.name)
+def _origin(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Node:
+    first, *_ = nodes
     if not record.plan.elects:
         return first
     ends = view_of_lab(ctx, record.name).endpoints
-    return node_of(ctx, record.name, (*ends.get("writers", ends.get("rw", ())), first.name)[0])
+    name, *_ = (*ends.get("writers", ends.get("rw", ())), first.name)
+    return next(node for node in nodes if node.name == name)
 
 
 def copied(

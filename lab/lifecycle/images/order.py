@@ -57,7 +57,7 @@ class Order:
     """The profile of the request, or the default one."""
     choices: tuple[ImageSpec, ...]
     """The images that the lab's engine may come from, best first; just one if the request requires
-    an engine or an image."""
+    an engine or an image, none if its nodes have images."""
     others: tuple[ImageSpec, ...]
     """The images of the nodes with a recipe of their own."""
 
@@ -92,6 +92,23 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
         profile,
         tuple(choices),
         tuple(ImageSpec(name, layout, profile, ctx.home.engines) for name in others),
+    )
+
+
+def of_images(ctx: Context, spec: LabSpec, keys: Mapping[str, str]) -> Order:
+    """The order of a lab that is there already; ``keys``: of its nodes' images, by their names.
+
+    What its engines are called now is not asked: one may have been removed, or replaced, since.
+    """
+    plan = blueprint_of(spec)
+    nodes = planned_by(plan, replace(spec, options=replace(spec.options, node=())))
+    return Order(
+        spec,
+        plan,
+        tuple(replace(node, image=keys.get(node.name, "")) for node in nodes),
+        ctx.settings.profile_of(spec.profile),
+        choices=(),
+        others=(),
     )
 
 

@@ -39,13 +39,18 @@ class Image:
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a lab's nodes: of its ``engine``, and ``others`` by their recipes."""
+    """The images of a lab's nodes: of its ``engine``, and ``others``.
+
+    By their recipes where nodes are planned by these, else by any names.
+    """
 
     engine: Image
     others: Mapping[str, Image] = field(default_factory=dict, hash=False)
 
     def planned(self, plan: NodePlan) -> Image:
         """The image of a node that is to be made."""
+        if plan.image:
+            return self[plan.image]
         if plan.recipe in ("", self.engine.recipe):  # of which there may be another image
             return self.others.get(plan.recipe, self.engine)
         return self.others[plan.recipe]

@@ -8,14 +8,15 @@ from dataclasses import replace
 from functools import partial
 
 from lab import host
+from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.images.order import Order, resolve
+from lab.lifecycle.images.order import Order, of_images
 from lab.lifecycle.labs.reserve import branch_record, reserved
 from lab.lifecycle.labs.rollback import sound
 from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
 from lab.lifecycle.nodes.form import put_seed, seed_of
-from lab.lifecycle.nodes.inspect import images_of, nodes_of, record_of
+from lab.lifecycle.nodes.inspect import images_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.preflight import preflight
 from lab.lifecycle.snapshots import snapshot
@@ -33,15 +34,18 @@ def branch(ctx: Context, asked: BranchLab, *, timeout: float) -> list[LabView]:
     removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
     names, parent = asked.names, record_of(ctx, asked.lab)
-    order = resolve(ctx, replace(parent.spec, ttl=asked.ttl))
-    check_host(ctx, order.nodes)
+    check_host(ctx, of_images(ctx, parent.spec, {}).nodes)
     made = []
     with snapshot.kept_or_taken(ctx, parent.name, asked.at, "branch") as capture:
+        # An upgrade since then has replaced what the disks and the RAM of the capture are of.
+        parent, nodes = system.as_captured(ctx, parent, capture)
+        keys = {node.name: node.image for node in nodes}
+        order = of_images(ctx, replace(parent.spec, ttl=asked.ttl), keys)
         _check_memory(ctx, order, capture, asked.count)
         for name in names:
             identity = _new_identity() if asked.identity == "new" else 0
             record = branch_record(ctx, order, parent, name, capture, identity)
-            made.append(_one(ctx, asked, order, parent, capture, record, timeout))
+            made.append(_one(ctx, asked, order, (parent, nodes), capture, record, timeout))
     return made
 
 
@@ -70,12 +74,13 @@ def _one(
     ctx: Context,
     asked: BranchLab,
     order: Order,
-    parent: LabRecord,
+    captured: tuple[LabRecord, Sequence[Node]],
     capture: Capture,
     record: LabRecord,
     timeout: float,
 ) -> LabView:
-    """Make the lab ``record``, a clone of ``capture``, which is one of ``parent``."""
+    """Make the lab ``record``, a clone of ``capture``, which is one of the lab ``captured``."""
+    parent, nodes = captured
     with (
         reserved(ctx, record, stem=parent.name[:LAB_NAME_LIMIT]) as lab,
         all_or_nothing(ctx, lab, order.spec.ttl, keep=False),
@@ -83,7 +88,6 @@ def _one(
         # It is recorded as a branch: who removes the capture from now on sees it.
         snapshot.find(ctx, parent.name, capture.label)
         preflight(ctx, order.nodes)
-        nodes = nodes_of(ctx, parent.name)
         images = images_of(ctx, parent, nodes)
         clone_in_use(
             ctx,

@@ -386,7 +386,7 @@ def images_of(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Images:
     engine = find_image(ctx, record.image)
     keys = {node.image for node in nodes} - {"", record.image}
     others = [find_image(ctx, key) for key in sorted(keys)]
-    return Images(engine, {image.recipe: image for image in others})
+    return Images(engine, {image.key: image for image in others})  # a recipe may have several
 
 
 def running_nodes(ctx: Context, name: str) -> list[Node]:
