@@ -14,7 +14,7 @@ from lab.blueprints.proxies import RO_PORT
 from lab.blueprints.proxy import PROXIES
 from lab.errors import Conflict, HostUnfit, NotFound, PortTaken
 from lab.fake.inside import own_address, proxies, sql_port
-from lab.hypervisor import Disk, GuestShape, GuestSpec, GuestState
+from lab.hypervisor import DirectBoot, Disk, GuestShape, GuestSpec, GuestState
 from lab.names import EVERYWHERE, GuestName
 from lab.storage import clone_lock
 
@@ -48,6 +48,8 @@ class Record:
     """Seconds that its clock is ahead of ours."""
     read_only: bool = False
     """The variable ``read_only`` of its server."""
+    image: str = ""
+    """The directory of the image whose kernel it has; empty if it boots from its disk."""
 
     def serves(self, host: str, port: int, *, own: bool) -> bool:
         """Whether connections to ``port`` of ``host`` lead to the guest's server.
@@ -89,6 +91,7 @@ class Record:
             since,
             addresses={f.host_port: f.address for f in guest.network.forwards},
             own=own_address(guest.disks),
+            image=str(guest.boot.kernel.parent) if isinstance(guest.boot, DirectBoot) else "",
         )
 
 

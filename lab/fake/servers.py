@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from lab.errors import Conflict, NotFound, NotReady, StatementRefused
 from lab.fake import group, proxy, replication
@@ -19,11 +20,22 @@ from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
 from lab.fake.guests import Guests, Record, segment_of
 from lab.fake.inside import Inside, Result
+from lab.imagebuild import manifest
 from lab.names import LOOPBACK, GuestName
 from lab.passwords import NATIVE
 
+_VERSION = "SELECT VERSION()"
 _SLEEP = re.compile(r"(?:DO|SELECT) SLEEP\(([0-9]{1,9})\)")
 """Statements that take so many seconds, of a load, a program or a script; at a port none do."""
+
+
+def _version(record: Record) -> str:
+    """What the server of a guest says of itself, as servers of its family do."""
+    if not record.image:
+        return "unknown"
+    found = manifest.read(Path(record.image))
+    more = {"mariadb": "-MariaDB-deb13", "percona-server": "-6", "percona": "-6.1"}
+    return f"{found.engine_version}{more.get(found.engine, '')}"
 
 
 class FakeServers:
@@ -222,7 +234,8 @@ class FakeServers:
             began = max(time.monotonic(), self._asleep.get(record.name, 0.0))
             self._asleep[record.name] = began + int(found[1])
             return Result()
-        return self._executed(record, statement)
+        result = self._executed(record, "SELECT 1" if statement == _VERSION else statement)
+        return replace(result, rows=((_version(record),),)) if statement == _VERSION else result
 
     def _executed(self, record: Record, statement: str) -> Result:
         inside = guest_side.read_inside(record.disks)

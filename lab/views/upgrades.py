@@ -85,9 +85,9 @@ class UpgradeStep:
 
     node: Annotated[str, public("n2")]
     before: Annotated[str, public("10.11.14")]
-    """The version of its server before."""
+    """The version that its server said before; empty: it did not answer."""
     after: Annotated[str, public("11.8.6")]
-    """The version that it has since; empty: none answered."""
+    """The version that it says since; empty: none answered."""
     state: Annotated[str, public(values=StepState)]
     snapshot: Annotated[str, public("before-n2.20261127t110000")]
     """The label of the snapshot that was taken before it; empty: none could be taken."""

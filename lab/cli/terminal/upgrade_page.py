@@ -46,7 +46,7 @@ def upgrade_page(view: UpgradeView) -> str:
         _text(body, "p", "They were not looked for on:")
         _lines(body, view.unchecked)
     _table(body, _HEAD, [
-        (step.node, step.before, step.after or "-", step.state, f"{step.seconds:.1f} s",
+        (step.node, step.before or "-", step.after or "-", step.state, f"{step.seconds:.1f} s",
          f"{step.outage:.1f} s", step.snapshot) for step in view.steps
     ])  # fmt: skip
     for step in view.steps:

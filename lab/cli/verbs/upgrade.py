@@ -147,7 +147,7 @@ def _text(view: UpgradeView) -> str:
         [
             (
                 step.node,
-                step.before,
+                step.before or "-",
                 step.after or "-",
                 step.state,
                 f"{step.seconds:.1f} s",

@@ -22,7 +22,7 @@ from lab.lifecycle.captures.capture import Capture, FileFacts, disk_snapshots
 from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
-from lab.lifecycle.images.order import Order, of_images, resolve
+from lab.lifecycle.images.order import Order, of_existing, resolve
 from lab.lifecycle.images.provenance import exported, read_provenance
 from lab.lifecycle.images.ready import Image, Images
 from lab.state.records import LabRecord, TemplateRecord
@@ -130,8 +130,7 @@ def snapshot_facts(
 
     ``capture``: with facts of its seeds. Its key is of its content: no request has that.
     """
-    keys = {node.name: node.image for node in capture.nodes}
-    order, source = of_images(ctx, record.spec, keys), f"{record.name}@{capture.label}"
+    order, source = of_existing(ctx, record.spec), f"{record.name}@{capture.label}"
     fingerprints = [node.fingerprint for node in capture.nodes]
     # Disks are not read for this: a snapshot never changes, and this one has these names.
     content = [

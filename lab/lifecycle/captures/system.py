@@ -240,6 +240,7 @@ def _engines(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> dict[str
     options = {name: value for name, value in record.options.items() if name != "node"}
     return {
         "image": image,
+        "engine": found[image].engine.name,
         "engine_version": found[image].engine.version,
         "options": {**options, "node": others} if others else options,
     }

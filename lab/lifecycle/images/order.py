@@ -66,6 +66,11 @@ class Order:
         """The keys of ``others``, by their recipes."""
         return {one.name: one.key for one in self.others}
 
+    def with_images(self, keys: Mapping[str, str]) -> Order:
+        """The order with the keys of its nodes' images, by their names."""
+        nodes = tuple(replace(node, image=keys.get(node.name, "")) for node in self.nodes)
+        return replace(self, nodes=nodes)
+
 
 def resolve(ctx: Context, spec: LabSpec) -> Order:
     """The order of a lab as ``spec`` requests it.
@@ -95,21 +100,15 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
     )
 
 
-def of_images(ctx: Context, spec: LabSpec, keys: Mapping[str, str]) -> Order:
-    """The order of a lab that is there already; ``keys``: of its nodes' images, by their names.
+def of_existing(ctx: Context, spec: LabSpec) -> Order:
+    """The order of a lab that is there, whose nodes have images already (``with_images``).
 
     What its engines are called now is not asked: one may have been removed, or replaced, since.
     """
     plan = blueprint_of(spec)
     nodes = planned_by(plan, replace(spec, options=replace(spec.options, node=())))
-    return Order(
-        spec,
-        plan,
-        tuple(replace(node, image=keys.get(node.name, "")) for node in nodes),
-        ctx.settings.profile_of(spec.profile),
-        choices=(),
-        others=(),
-    )
+    profile = ctx.settings.profile_of(spec.profile)
+    return Order(spec, plan, nodes, profile, choices=(), others=())
 
 
 def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
@@ -174,7 +173,8 @@ def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profi
     there = added.families(ctx.home.engines)
     if record.recipe in there:
         check_features(added.named(ctx.home.engines, record.recipe), plan)
-    check_kinds({enginefile.kind_of(name, there): name for name in (record.recipe, *engines)})
+    kinds = {enginefile.kind_of(name, there): name for name in engines}
+    check_kinds({enginefile.family_of(record.engine).kind: record.recipe, **kinds})
     layout = ctx.settings.layout
     return ImageSpec(record.recipe, layout, profile, ctx.home.engines, record.key)
 

@@ -11,7 +11,7 @@ from lab import host
 from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import Capture, parent_of
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.images.order import Order, of_images
+from lab.lifecycle.images.order import Order, of_existing
 from lab.lifecycle.labs.reserve import branch_record, reserved
 from lab.lifecycle.labs.rollback import sound
 from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
@@ -34,13 +34,14 @@ def branch(ctx: Context, asked: BranchLab, *, timeout: float) -> list[LabView]:
     removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
     names, parent = asked.names, record_of(ctx, asked.lab)
-    check_host(ctx, of_images(ctx, parent.spec, {}).nodes)
+    order = of_existing(ctx, replace(parent.spec, ttl=asked.ttl))
+    check_host(ctx, order.nodes)
     made = []
     with snapshot.kept_or_taken(ctx, parent.name, asked.at, "branch") as capture:
         # An upgrade since then has replaced what the disks and the RAM of the capture are of.
         parent, nodes = system.as_captured(ctx, parent, capture)
-        keys = {node.name: node.image for node in nodes}
-        order = of_images(ctx, replace(parent.spec, ttl=asked.ttl), keys)
+        order = order.with_images({node.name: node.image for node in nodes})
+        order = replace(order, spec=replace(order.spec, options=parent.spec.options))
         _check_memory(ctx, order, capture, asked.count)
         for name in names:
             identity = _new_identity() if asked.identity == "new" else 0

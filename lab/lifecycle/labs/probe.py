@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ _OTHERS = (
     " FROM information_schema.tables"
     f" WHERE table_schema = '{SCHEMA}' AND table_name <> 'writes'"
 )
+_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,4}){1,3}")
+"""Of what a server says: a name, a packager and others may follow."""
 _SERVERS_OWN = ("mysql", "sys", "information_schema", "performance_schema", SCHEMA)
 _TABLES_AT_ONCE = 100
 
@@ -175,6 +178,13 @@ class Probe:
         """The longest outages since ``begin_step``."""
         found = {name: one.longest() for name, one in self._endpoints.items()}
         return Outages(self._writes.longest(), found)
+
+    def version(self, node: Node) -> str:
+        """The version that a server has, as it says itself; empty if it does not answer."""
+        with suppress(LabError):
+            found = _VERSION.match(str(self._ask(node, ["SELECT VERSION()"])[0][0][0]))
+            return found[0] if found else ""
+        return ""
 
     def provider(self, node: Node) -> str | None:
         """The version of a server's wsrep provider; empty if it has none, None if not known."""

@@ -69,6 +69,7 @@ LOCKED_OUT = (
     " AND plugin <> '' LIMIT 100"
 )
 """Accounts that cannot log in; a role of MariaDB, and its PUBLIC, have no plugin."""
+_BY_DUMP = "carry the data over with a dump: `lab dump`, then `lab dataset create --engine`"
 
 
 def upgrade(ctx: Context, asked: UpgradeLab, *, timeout: float) -> UpgradeView:
@@ -150,10 +151,12 @@ def _check_recipe(ctx: Context, record: LabRecord, recipe: str) -> None:
     """Raise InvalidSpec, before an image is built, if no server of a lab can become one of it."""
     was, series = images.find(ctx, record.image), enginefile.series_of(recipe)
     there = added.families(ctx.home.engines)
-    if enginefile.kind_of(was.recipe, there) != enginefile.kind_of(recipe, there):
+    # Not by the name of its recipe: that may be of no engine any more, or of another one.
+    if family_of(was.engine.name).kind != enginefile.kind_of(recipe, there):
         raise InvalidSpec(
-            f"{record.name} runs {was.recipe}, which cannot become {recipe}",
-            hint="carry the data over with a dump: `lab dump`, then `lab dataset create --engine`",
+            f"{record.name} runs {was.recipe} ({was.engine.name} {was.engine.version}),"
+            f" which cannot become {recipe}",
+            hint=_BY_DUMP,
         )
     check_upgrades(ctx.home, recipe)
     if series and not f"{was.engine.version}.".startswith(f"{series}."):
@@ -173,7 +176,6 @@ def _check_version(what: str, was: str, new: str) -> None:
 class _Findings:
     """What the new server of a node says of the upgrade; None: not known."""
 
-    version: str
     log: tuple[str, ...] | None
     locked_out: tuple[str, ...] | None
     rebuild: tuple[str, ...] | None
@@ -191,12 +193,12 @@ def _step(
 ) -> UpgradeStep:
     """Upgrade one node; a failure is in the result, and so is what became of the lab then."""
     record = record_of(ctx, asked.lab)
-    before = images_of(ctx, record, [node])[node.image].engine.version
     began, label, touched = time.monotonic(), "", False
     probe.begin_step()
-    step = UpgradeStep(node.name, before, "", "upgraded", "", 0.0, 0.0)
+    step = UpgradeStep(node.name, "", "", "upgraded", "", 0.0, 0.0)
     try:
-        step = replace(step, provider_before=probe.provider(node))
+        # Of the servers: an image says what was installed when it was built.
+        step = replace(step, before=probe.version(node), provider_before=probe.provider(node))
         old = _measured(ctx, record, node, queries)
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
         _promote_another(ctx, record, node, new, timeout)
@@ -205,7 +207,7 @@ def _step(
             found = _upgraded(ctx, record_of(ctx, asked.lab), node, new, label, timeout)
             node = node_of(ctx, asked.lab, node.name)
             step = replace(
-                step, after=found.version, log=found.log, locked_out=found.locked_out,
+                step, after=probe.version(node), log=found.log, locked_out=found.locked_out,
                 rebuild=found.rebuild, options=found.options, provider_after=probe.provider(node),
             )  # fmt: skip
             with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
@@ -331,7 +333,6 @@ def _findings(
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
         locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
     return _Findings(
-        new.engine.version,
         None if log is None else tuple(log),
         None if locked is None else tuple(locked),
         None if rebuild is None else tuple(rebuild[:_LINES]),
