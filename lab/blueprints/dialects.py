@@ -159,6 +159,10 @@ class Dialect:
     there is none, and nothing secret is drawn, as the server has no TLS."""
     caching_sha2: bool = True
     """Whether accounts can have caching_sha2_password, where the family wants that."""
+    upgrades: bool = True
+    """Whether servers of labs become such a server, and such a server a newer one. One that does
+    not can say before it starts whether it knows its options, or upgrade its own tables, needs
+    steps that ``lab upgrade`` does not have; and its accounts cannot log in to a newer one."""
     create: str = "CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"
     """What makes an account with which nobody can log in."""
     alter: str = "ALTER USER {account} {identified}{require}"
@@ -476,9 +480,10 @@ _OLDER: Mapping[DialectName, tuple[_Older, ...]] = {
             },
         ),
         # ALTER INSTANCE RELOAD TLS. Without TLS the password is proved by the older plugin.
+        # mysqld --validate-config, and a server that does what mysql_upgrade did.
         _Older(
             (8, 0, 16),
-            server={"renew": "", "caching_sha2": False},
+            server={"renew": "", "caching_sha2": False, "upgrades": False},
             words={"MASTER_SSL = 1": "MASTER_SSL = 0"},
             options=_NO_TLS,
         ),

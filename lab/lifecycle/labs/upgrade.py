@@ -13,12 +13,14 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from lab.blueprints.dialects import dialect_of
+from lab.blueprints import Release
+from lab.blueprints.dialects import Versioned, dialect_of
 from lab.config import enginefile
 from lab.config.enginefile import family_of
 from lab.datasets.queries import Query
 from lab.errors import Busy, Conflict, Interrupted, InvalidSpec, LabError, NotReady
 from lab.imagebuild import added
+from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import parent_of
 from lab.lifecycle.core import interrupted
@@ -138,7 +140,9 @@ def _order(ctx: Context, record: LabRecord, only: str, new: Image) -> list[Node]
         if not nodes[0].has_server:
             raise InvalidSpec(f"{only} of {record.name} has no server of its own")
     found = images_of(ctx, record, nodes)
+    _check_upgrades(f"{new.key} is", new.engine)
     for node in nodes:
+        _check_upgrades(f"{node.name} runs", found[node.image].engine)
         _check_version(node.name, found[node.image].engine.version, new.engine.version)
     left = [node for node in nodes if node.image != new.key]
     if not left:
@@ -159,8 +163,25 @@ def _check_recipe(ctx: Context, record: LabRecord, recipe: str) -> None:
             hint=_BY_DUMP,
         )
     check_upgrades(ctx.home, recipe)
-    if series and not f"{was.engine.version}.".startswith(f"{series}."):
-        _check_version(record.name, was.engine.version, series)
+    _check_upgrades(f"{record.name} runs", was.engine)
+    build = added.find(ctx.home.engines, recipe)
+    new = build.version if build else series
+    if new:
+        family = build.family if build else load(recipe).engine
+        _check_upgrades(f"{recipe} is", Release(family, new))
+    if new and not f"{was.engine.version}.".startswith(f"{new}."):
+        _check_version(record.name, was.engine.version, new)
+
+
+def _check_upgrades(what: str, server: Versioned) -> None:
+    """Raise InvalidSpec for a server that no other one becomes, and that becomes no other one."""
+    if not dialect_of(server).upgrades:
+        title = family_of(server.name).title
+        raise InvalidSpec(
+            f"{what} {title} {server.version}: `lab upgrade` upgrades neither to nor from {title}"
+            " before 8.0.16, which needs mysql_upgrade and other accounts",
+            hint=_BY_DUMP,
+        )
 
 
 def _check_version(what: str, was: str, new: str) -> None:

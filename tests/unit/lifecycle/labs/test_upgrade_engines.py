@@ -17,6 +17,7 @@ from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.upgrade import upgrade
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.snapshots import snapshot
 from lab.observe.account import Account
 from lab.observe.ways import Rows
 from lab.requests.host import RemoveEngine
@@ -42,7 +43,7 @@ def engines(ctx: Context, name: str = "shop") -> list[tuple[str, str]]:
 
 def test_a_lab_of_an_engine_that_was_removed_is_upgraded(ctx: Context) -> None:
     """Protects who removes a build that labs have: they stay, with what can be done to them."""
-    added_build(ctx.home.engines, "mine", version="10.6.5", features=("upgrade", "galera"))
+    added_build(ctx.home.engines, "mine", version="11.4.5", features=("upgrade", "galera"))
     up(ctx, lab_request("replication", "shop", nodes=2, engine="mariadb:10.11"))
     up(ctx, lab_request("single", "whole", engine="mine"))
     upgrade(ctx, UpgradeLab(lab="shop", to="mine", node="n2"), timeout=20)
@@ -105,3 +106,37 @@ def test_versions_are_what_the_servers_say(ctx: Context) -> None:
     asked = UpgradeLab(lab="shop", to="mariadb:11.8")
     [step] = upgrade(replace(ctx, sql_all=ask), asked, timeout=20).steps
     assert (step.before, step.after, step.state) == ("10.11.7", "", "upgraded")
+
+
+@pytest.mark.parametrize("to", ["mysql:8.4", "percona:8.4", "mysql:8.0"])
+def test_mysql_before_8_0_16_is_not_upgraded(ctx: Context, to: str) -> None:
+    """Protects from a step that cannot succeed, and from the reason of another failure."""
+    up(ctx, lab_request("single", "shop", engine="mysql:8.0"))
+    built = len(ctx.store.images.all())
+    with pytest.raises(
+        InvalidSpec, match=r"shop runs MySQL 8\.0\.6: .* before 8\.0\.16"
+    ) as refused:
+        upgrade(ctx, UpgradeLab(lab="shop", to=to), timeout=20)
+    assert "lab dump" in (refused.value.hint or "")
+    assert len(ctx.store.images.all()) == built
+    assert [one.name for one in snapshot.snapshots(ctx, "shop")] == ["origin"]
+
+
+@pytest.mark.parametrize("version", ["5.6.24", "8.0.11"])
+def test_no_server_becomes_mysql_before_8_0_16(ctx: Context, version: str) -> None:
+    """Protects from a failure at each such step: it cannot check the options that it is given."""
+    up(ctx, lab_request("single", "shop", engine="mysql:8.4"))
+    added_build(ctx.home.engines, "old", family="mysql", version=version)
+    built = len(ctx.store.images.all())
+    with pytest.raises(InvalidSpec, match=rf"old is MySQL {version}: .* before 8\.0\.16"):
+        upgrade(ctx, UpgradeLab(lab="shop", to="old"), timeout=20)
+    assert len(ctx.store.images.all()) == built
+
+
+def test_an_older_build_is_refused_before_its_image_is_made(ctx: Context) -> None:
+    up(ctx, lab_request("single", "shop", engine="mariadb:10.11"))
+    added_build(ctx.home.engines, "old", version="10.6.5", features=("upgrade",))
+    built = len(ctx.store.images.all())
+    with pytest.raises(InvalidSpec, match=r"servers are not downgraded to 10\.6\.5"):
+        upgrade(ctx, UpgradeLab(lab="shop", to="old"), timeout=20)
+    assert len(ctx.store.images.all()) == built
