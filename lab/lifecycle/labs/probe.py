@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -31,6 +32,8 @@ _LOOK = 0.5
 """Seconds between two questions to an endpoint."""
 _ANSWER = 5.0
 """Seconds for what is written and asked again and again: later, it is no answer."""
+_PATIENCE = 0.5
+"""Seconds after which another server is asked to take a row, while the first may still do so."""
 _ASKED_ONCE = 60.0
 """And for what the report needs: a server that has just started reads its catalogue first, which
 takes seconds where it is emulated."""
@@ -115,7 +118,9 @@ class Outages:
 
 @dataclass
 class Probe:
-    """Writes a row every quarter of a second to the first server that takes it, in the block.
+    """Writes a row every quarter of a second to a server that takes it, in the block.
+
+    That is the one which took the last row, as long as it does.
 
     A server that is read-only refuses it, as one that is in no primary component does; so does the
     one that is upgraded. Each server, and each endpoint of a proxy, is asked for an answer beside
@@ -337,15 +342,39 @@ class Probe:
         return missing
 
     def _write(self) -> None:
-        while not self._over.wait(_EVERY):
-            number = next(self._numbers)
-            try:
-                taker = self._anywhere([_ROW.format(number=number)], _ANSWER)
-            except LabError:
-                with self._lock:
-                    self._refused += 1
-                continue
-            self._took(taker, number)
+        asked, last = dict[str, Future[bool]](), ""
+        with ThreadPoolExecutor(len(self._servers())) as pool:
+            while not self._over.wait(_EVERY):
+                taker = ""
+                with suppress(LabError):  # the lab is gone
+                    taker = self._taker(pool, asked, last)
+                last = taker or last
+                if not taker:
+                    with self._lock:
+                        self._refused += 1
+
+    def _taker(self, pool: Executor, asked: dict[str, Future[bool]], last: str) -> str:
+        """The server that takes a row now, preferably the ``last`` one; empty if none does.
+
+        One that hangs is not waited for while others are asked, else the outage would be ours: it
+        stays in ``asked``, and what it acknowledges later counts. Each gets a number of its own, as
+        it may have executed what it has not acknowledged.
+        """
+        for node in sorted(self._servers(), key=lambda node: node.name != last):
+            if node.name not in asked:
+                asked[node.name] = pool.submit(self._takes, node)
+                if taker := _first(asked, _PATIENCE, until=asked[node.name]):
+                    return taker
+        return _first(asked, _ANSWER)
+
+    def _takes(self, node: Node) -> bool:
+        number = next(self._numbers)
+        try:
+            self._ask(node, [_ROW.format(number=number)], _ANSWER)
+        except LabError:
+            return False
+        self._took(node.name, number)
+        return True
 
     def _took(self, taker: str, number: int) -> None:
         self._writes.answered()
@@ -416,6 +445,25 @@ class Probe:
             answer = self._ask(first, [f"CHECKSUM TABLE {some}"], _LONG)[0]
             found |= {str(row[0]): str(row[1]) for row in answer}
         return found
+
+
+def _first(
+    asked: dict[str, Future[bool]], seconds: float, *, until: Future[bool] | None = None
+) -> str:
+    """The first that takes what it was ``asked``, empty if none does in so many ``seconds``.
+
+    Or ``until`` that one has answered. Those that have answered are not in ``asked`` any more.
+    """
+    deadline = Deadline.after(seconds)
+    while asked and not (until is not None and until.done() and until not in asked.values()):
+        done, _ = wait(asked.values(), deadline.left, FIRST_COMPLETED)
+        if not done:
+            break
+        found = [name for name, one in asked.items() if one in done]
+        takers = [name for name in found if asked.pop(name).result()]
+        if takers:
+            return takers[0]
+    return ""
 
 
 def _upstream(
