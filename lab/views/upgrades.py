@@ -18,6 +18,18 @@ OptionState = Literal["unknown", "ignored", "deprecated", "adjusted"]
 that it was removed, still has it, or has another value than was given."""
 
 
+Partial = Literal["locked_out", "log", "options", "rebuild"]
+"""What of a step may be only a part of what there is."""
+
+_CALLED = {
+    "locked_out": "accounts that cannot log in",
+    "rebuild": "tables to rebuild",
+    "options": "options",
+    "log": "log",
+    "replicated": "replication",
+}
+
+
 @dataclass(frozen=True)
 class OptionView:
     """An option of a lab that its new server does not have as before."""
@@ -105,7 +117,8 @@ class UpgradeStep:
     locked_out: Public[tuple[str, ...] | None] = None
     """Accounts that cannot log in to its new server: it lacks their plugin; null: not known."""
     rebuild: Public[tuple[str, ...] | None] = None
-    """Tables that its new server asks to rebuild; null: not known, as always with MySQL."""
+    """Tables that the check of its new server wanted rebuilt, each with what was done; null: not
+    known, as always with MySQL."""
     options: Public[tuple[OptionView, ...] | None] = None
     """Options that its new server removed, renamed or changed, as far as its log says so; null: the
     log could not be read, or not from its beginning."""
@@ -122,25 +135,29 @@ class UpgradeStep:
     provider_before: Annotated[str | None, public("26.4.13(r6d08c1d)")] = None
     """The version of its server's wsrep provider before; empty: it has none, null: not known."""
     provider_after: Annotated[str | None, public("26.4.23(r6c2d1ce)")] = None
-    """The version that it has since."""
+    """The version that it has since; empty: it has none, null: not known."""
+    partial: Annotated[tuple[Partial, ...], public(["log"])] = ()
+    """Of what there is more than is here, or may be: only so many lines are read, and kept."""
 
     @property
     def provider(self) -> str:
         """What became of its wsrep provider; empty if nothing did, or it has none."""
-        before, after = (one or "unknown" for one in (self.provider_before, self.provider_after))
+        both = (self.provider_before, self.provider_after)
+        before, after = ("unknown" if one is None else one or "none" for one in both)
         return f"{before} before, {after} after" if before != after else ""
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """What could not be observed of its new server."""
-        asked = {
-            "accounts that cannot log in": self.locked_out,
-            "tables to rebuild": self.rebuild,
-            "options": self.options,
-            "log": self.log,
-            "replication": self.replicated,
-        }
-        return tuple(what for what, found in asked.items() if found is None)
+        found = [what for name, what in _CALLED.items() if getattr(self, name) is None]
+        if self.provider_before is None and self.provider_after is None:
+            found.append("wsrep provider")
+        return tuple(found)
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """What there is more of, or may be, than was observed."""
+        return tuple(what for name, what in _CALLED.items() if name in self.partial)
 
     @property
     def summary(self) -> str:

@@ -83,14 +83,15 @@ def _step(body: Element, step: UpgradeStep) -> None:
             _table(body, head, rows)
     for title, lines in (
         ("Accounts that cannot log in", step.locked_out),
-        ("Tables to rebuild", step.rebuild),
+        ("Tables that were to be rebuilt", step.rebuild),
         ("Log of the server", step.log),
     ):
         if lines:
             _text(body, "h3", title)
             _lines(body, lines)
-    if step.unknown:
-        _text(body, "p", f"Unknown: {', '.join(step.unknown)}.")
+    gaps = {"There may be more": step.incomplete, "Unknown": step.unknown}
+    for text in [f"{how}: {', '.join(what)}." for how, what in gaps.items() if what]:
+        _text(body, "p", text)
     if step.compared or step.statements != ():
         _text(body, "h3", step.summary)
     for one in step.statements or ():

@@ -179,8 +179,8 @@ def _text(view: UpgradeView) -> str:
             ("log", step.log),
         ):
             lines += [f"{step.node}: {what}: {one}" for one in found or ()]
-        if step.unknown:
-            lines.append(f"{step.node}: unknown: {', '.join(step.unknown)}")
+        gaps = {"there may be more": step.incomplete, "unknown": step.unknown}
+        lines += [f"{step.node}: {how}: {', '.join(what)}" for how, what in gaps.items() if what]
         if step.compared or step.statements != ():
             lines.append(f"{step.node}: {step.summary}")
         for one in step.statements or ():

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from lab.texts import printable
 from lab.views.upgrades import OptionState, OptionView
 
-_MOST = 50
+MOST = 50
+"""Options that are told, the first ones."""
 _WIDTH = 500
 _NAME = r"-{0,2}([A-Za-z][\w-]{0,80})"
 _SAID: Mapping[OptionState, re.Pattern[str]] = {
@@ -44,7 +45,7 @@ def changed(lines: Iterable[str], own: Collection[str]) -> tuple[OptionView, ...
                     said = printable(line)[:_WIDTH]
                     found.setdefault((name, state), OptionView(name, state, said))
                 break
-    return tuple(found.values())[:_MOST]
+    return tuple(found.values())[:MOST]
 
 
 def _plain(name: str) -> str:

@@ -28,7 +28,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import check_upgrades, required
 from lab.lifecycle.images.ready import Image, engine_units
-from lab.lifecycle.labs import optionlog, power, statements
+from lab.lifecycle.labs import optionlog, power, rebuilt, statements
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
@@ -51,13 +51,14 @@ from lab.observe.ways import Rows
 from lab.requests.labs import RollBack, UpgradeLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
-from lab.views.upgrades import OptionView, UpgradeStep, UpgradeView
+from lab.views.upgrades import OptionView, Partial, UpgradeStep, UpgradeView
 
 _SECONDS = 60.0
 _UPGRADE_SECONDS = 1800.0
 _READ = 500
 """Lines of a server's log that are read, the last ones."""
 _LINES = 20
+_ACCOUNTS = 100
 _WIDTH = 500
 """Characters of a line of a guest that are kept."""
 _TELLS = re.compile(r"\[(?:ERROR|Warning)\]")
@@ -68,7 +69,7 @@ _OURS = "user: 'unauthenticated'"
 LOCKED_OUT = (
     "SELECT CONCAT(user, '@', host, ' (', plugin, ')') FROM mysql.user WHERE plugin NOT IN"
     " (SELECT plugin_name FROM information_schema.plugins WHERE plugin_status = 'ACTIVE')"
-    " AND plugin <> '' LIMIT 100"
+    " AND plugin <> '' LIMIT 101"  # one more than are reported: so it is known if there are more
 )
 """Accounts that cannot log in; a role of MariaDB, and its PUBLIC, have no plugin."""
 _BY_DUMP = "carry the data over with a dump: `lab dump`, then `lab dataset create --engine`"
@@ -201,6 +202,8 @@ class _Findings:
     locked_out: tuple[str, ...] | None
     rebuild: tuple[str, ...] | None
     options: tuple[OptionView, ...] | None
+    partial: tuple[Partial, ...]
+    """Of which of these there are more, or may be."""
 
 
 def _step(
@@ -229,7 +232,8 @@ def _step(
             node = node_of(ctx, asked.lab, node.name)
             step = replace(
                 step, after=probe.version(node), log=found.log, locked_out=found.locked_out,
-                rebuild=found.rebuild, options=found.options, provider_after=probe.provider(node),
+                rebuild=found.rebuild, options=found.options, partial=found.partial,
+                provider_after=probe.provider(node),
             )  # fmt: skip
             with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
                 step = replace(step, replicated=probe.replicated(node))
@@ -246,9 +250,14 @@ def _step(
     except LabError as error:
         said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
         options = optionlog.changed([str(error), *error.details], ())
+        new_ones: dict[Partial, bool] = {"log": bool(said), "options": bool(options)}
+        partial = {one for one in step.partial if not new_ones.get(one)}
+        partial |= {"log"} if len(error.details) > _LINES else set()
+        partial |= {"options"} if len(options) >= optionlog.MOST else set()
         step = replace(
             step, state="failed", why=str(error), log=said or step.log,
-            options=options or step.options, statements=None if queries else (),
+            options=options or step.options, partial=tuple(sorted(partial)),
+            statements=None if queries else (),
         )  # fmt: skip
         # While another command works on the lab nothing is done to it, and nothing goes back.
         touched = touched or not isinstance(error, Busy)
@@ -325,7 +334,7 @@ def _upgraded(
             said = channel.run(
                 list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
             ).decode(errors="replace")
-        rebuild = [line[:_WIDTH] for line in said.splitlines() if "rebuild" in line.lower()]
+        rebuild = [line[:_WIDTH] for line in rebuilt.tables(said)]
     interrupted.end(ctx, record.name)
     own = optionlog.names(record.plan.options.option_file(node.role))
     return _findings(ctx, node, new, rebuild, own)
@@ -339,6 +348,7 @@ def _findings(
     options: tuple[OptionView, ...] | None = None
     log: list[str] | None = None
     locked: list[str] | None = None
+    partial = set[Partial]()
     with suppress(LabError):
         argv = ["journalctl", "-b", "-o", "cat", "-n", str(_READ), *engine_units(ctx, new.key)]
         text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
@@ -346,16 +356,22 @@ def _findings(
         if any(map(_LOGS.search, read)):
             lines = [line for line in read if _TELLS.search(line)]
             options = optionlog.changed(lines, own)
+            log = [line[:_WIDTH] for line in lines if _OURS not in line]
             if len(read) >= _READ:  # what it logged when it started may be before these
+                partial |= {"log", "options"} if options else {"log"}
                 options = options or None
-            log = [line[:_WIDTH] for line in lines if _OURS not in line][-_LINES:]
+            partial |= {"log"} if len(log) > _LINES else set()
+            partial |= {"options"} if len(options or ()) >= optionlog.MOST else set()
     with suppress(LabError):
         question = f"{LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
-        locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()[:100]]
+        locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()]
+        partial |= {"locked_out"} if len(locked) > _ACCOUNTS else set()
+    partial |= {"rebuild"} if len(rebuild or ()) > _LINES else set()
     return _Findings(
-        None if log is None else tuple(log),
-        None if locked is None else tuple(locked),
+        None if log is None else tuple(log[-_LINES:]),
+        None if locked is None else tuple(locked[:_ACCOUNTS]),
         None if rebuild is None else tuple(rebuild[:_LINES]),
         options,
+        tuple(sorted(partial)),
     )

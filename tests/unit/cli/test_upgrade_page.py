@@ -80,7 +80,7 @@ def test_all_of_the_report_is_there() -> None:
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
                       "compared", "why", "replicated",
-                      "provider_before", "provider_after"},
+                      "provider_before", "provider_after", "partial"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 
@@ -157,6 +157,34 @@ def test_replication_is_shown_where_it_is_slow(capsys: pytest.CaptureFixture[str
         "n2: replication from n2 to n3: not in time",
         f"n2: wsrep provider: {SHOWN} before, 26.4.23 after",
     ]
+
+
+def test_what_there_may_be_more_of_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Protects from a report whose lists look whole, of which a bound was reached."""
+    step = replace(STEP, node="n1", partial=("log", "rebuild"))
+    world = FakeLifecycle("a")
+    world.upgraded = view = replace(VIEW, steps=(step,))
+    assert "There may be more: tables to rebuild, log." in Page(upgrade_page(view)).texts
+    main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
+    assert "n1: there may be more: tables to rebuild, log\n" in capsys.readouterr().out
+    assert "may be more" not in upgrade_page(replace(view, steps=(STEP,)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said", "unknown"),
+    [
+        ("", "", "", False),
+        ("", "26.4", "none before, 26.4 after", False),
+        ("26.4", None, "26.4 before, unknown after", False),
+        (None, None, "", True),
+    ],
+)
+def test_what_is_said_of_a_provider(
+    before: str | None, after: str | None, said: str, unknown: bool
+) -> None:
+    """Protects from "unknown" of a server that has none, and from silence about an unknown one."""
+    step = replace(STEP, provider_before=before, provider_after=after)
+    assert (step.provider, "wsrep provider" in step.unknown) == (said, unknown)
 
 
 def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
