@@ -240,6 +240,7 @@ def _step(
             for one in step.replicated or ():
                 if one.seconds is None:
                     raise NotReady(one.error)
+            interrupted.end(ctx, asked.lab)  # until then `lab start` puts the node back
         now = _measured(ctx, record, node, queries)
         step = replace(
             step, statements=statements.compare(queries, old, now),
@@ -335,7 +336,6 @@ def _upgraded(
                 list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
             ).decode(errors="replace")
         rebuild = [line[:_WIDTH] for line in rebuilt.tables(said)]
-    interrupted.end(ctx, record.name)
     own = optionlog.names(record.plan.options.option_file(node.role))
     return _findings(ctx, node, new, rebuild, own)
 

@@ -193,6 +193,29 @@ def test_a_lab_is_kept_as_a_step_left_it(tmp_path: Path) -> None:
         assert count(ctx) == 1
 
 
+def test_a_node_that_was_not_verified_goes_back_with_a_start(tmp_path: Path) -> None:
+    """Protects from a server of the new version that counts, though it does not replicate."""
+    world = World(tmp_path)
+    with world.open() as ctx:
+        older(ctx, "galera", 2)
+    asked = UpgradeLab(lab="shop", to=NEWER, node="n2", keep_failed=True)
+    with world.open(at("replicate.begin", raising(NotReady("no rows")))) as ctx:
+        assert [step.state for step in upgrade(ctx, asked, timeout=20).steps] == ["failed"]
+        assert versions(ctx) == ["10.11.6", "11.8.6"]
+        assert "completes it" in inspect.lab(ctx, "shop").interrupted
+    with world.open() as ctx:
+        assert start(ctx, "shop", timeout=20).state == "ready"
+        assert versions(ctx) == ["10.11.6", "10.11.6"]
+    step = "replicate.begin"
+    assert world.killed(lambda ctx: upgrade(ctx, asked, timeout=20), step) == step
+    with world.open() as ctx:
+        assert start(ctx, "shop", timeout=20).state == "ready"
+        assert versions(ctx) == ["10.11.6", "10.11.6"]
+        assert count(ctx, "n2") == 1
+        assert [step.state for step in upgrade(ctx, asked, timeout=20).steps] == ["upgraded"]
+        assert inspect.lab(ctx, "shop").interrupted == ""
+
+
 SOME = ("storage.rollback", "carry.begin", "upgrade.begin")
 OTHERS = (
     "stop.begin", "storage.clone", "system.begin", "carry.end", "boot.begin", "upgrade.end",
