@@ -76,6 +76,7 @@ class Jobs:
                     f"the job {job} ({found.kind} {found.lab or found.about}) has not ended after"
                     f" {round(timeout or 0.0, 1):g} s",
                     details=[so_far.doing] if so_far.doing else [],
+                    begun=True,
                 )
             # The stream broke, the service is about to end, or the token has too many waits.
             limited = wait >= 1 and time.monotonic() - asked < 1

@@ -16,12 +16,13 @@ from lab.cli.terminal.child import find
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.cli.terminal.upgrade_page import upgrade_page
-from lab.errors import Conflict, HostUnfit, InvalidSpec, NotFound
+from lab.errors import HostUnfit, Interrupted, LabError, NotReady
 from lab.paths import writing
 from lab.texts import printable
 from lab.units import counted
 
 if TYPE_CHECKING:
+    from lab.cli.backend.session import Session
     from lab.views.upgrades import StatementView, UpgradeView
 
 _EXAMPLE = "lab upgrade shop --to mariadb:11.8 -- ./load.sh"
@@ -96,7 +97,7 @@ def upgrade(
     that `lab env` prints; it is ended then. The exit code is not CMD's, which the report has.
     """
     from lab.datasets.queries import read
-    from lab.requests.labs import BranchLab, DeleteLab, UpgradeLab
+    from lab.requests.labs import BranchLab, UpgradeLab
 
     app = app_of(ctx)
     how, workload = parse_format(output), tuple[str, ...]()
@@ -123,9 +124,9 @@ def upgrade(
         )  # fmt: skip
         try:
             view = session.run(asked, timeout=limit)
-        except (Conflict, InvalidSpec, NotFound):  # refused, before anything was done
+        except LabError as error:
             if branch:
-                session.run(DeleteLab(lab=lab))
+                _remove(session, lab, error)
             raise
     emit(view, how, table=lambda: _text(view), names=lambda: [view.lab])
     if report:
@@ -133,6 +134,24 @@ def upgrade(
             Path(report).write_text(upgrade_page(view), encoding="utf-8")
     if view.failure is not None:
         raise view.failure
+
+
+def _remove(session: Session, branch: str, error: LabError) -> None:
+    """Remove a branch whose upgrade ended with ``error`` before its first step.
+
+    Each step takes a snapshot first. One that was interrupted, or that a service still works on,
+    is left.
+    """
+    from lab.requests.labs import DeleteLab
+
+    if isinstance(error, Interrupted) or (isinstance(error, NotReady) and error.begun):
+        return
+    try:
+        if not any(one.name.startswith("before-") for one in session.snapshots(branch)):
+            session.run(DeleteLab(lab=branch))
+    except LabError as failed:
+        left = f"the branch {branch} is left ({failed}): `lab down {branch}` removes it"
+        error.hint = "; ".join(filter(None, (error.hint, left)))
 
 
 def _may_write(path: Path) -> bool:

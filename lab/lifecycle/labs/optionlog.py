@@ -9,7 +9,7 @@ from lab.texts import printable
 from lab.views.upgrades import OptionState, OptionView
 
 MOST = 50
-"""Options that are told, the first ones."""
+"""Options that are reported, the first ones."""
 _WIDTH = 500
 _NAME = r"-{0,2}([A-Za-z][\w-]{0,80})"
 _SAID: Mapping[OptionState, re.Pattern[str]] = {

@@ -10,7 +10,16 @@ import pytest
 
 from lab.cli import main
 from lab.cli.terminal.upgrade_page import upgrade_page
-from lab.errors import Interrupted, InvalidSpec, LabError
+from lab.errors import (
+    CommandFailed,
+    HostUnfit,
+    Interrupted,
+    InvalidSpec,
+    LabError,
+    NotReady,
+    RecipeFailed,
+)
+from lab.views.snapshots import SnapshotView
 from lab.views.upgrades import (
     OptionView,
     ReplicatedView,
@@ -116,7 +125,15 @@ def test_a_report_that_cannot_be_written(
 
 @pytest.mark.parametrize(
     ("error", "left"),
-    [(InvalidSpec("no such engine"), False), (Interrupted("cancelled"), True)],
+    [
+        (InvalidSpec("no such engine"), False),
+        (HostUnfit("no space"), False),
+        (RecipeFailed("the mirror has no such package"), False),
+        (CommandFailed(["mmdebstrap"], 1), False),
+        (NotReady("n1 does not run"), False),
+        (NotReady("the job j has not ended", begun=True), True),
+        (Interrupted("cancelled"), True),
+    ],
 )
 def test_a_branch_is_not_left_behind(error: LabError, left: bool) -> None:
     """Protects from guests that nobody asked for: a typing error is found when the branch runs."""
@@ -126,6 +143,16 @@ def test_a_branch_is_not_left_behind(error: LabError, left: bool) -> None:
     assert main(line, lifecycle=world) == error.exit_code
     assert ("a-try-0" in world.views) is left
     assert "a" in world.views
+
+
+def test_a_branch_of_which_a_node_was_begun_is_left() -> None:
+    """Protects what an upgrade did before it ended with an error: the way back is its snapshot."""
+    world = FakeLifecycle("a", "a-try-0")
+    world.refused = HostUnfit("no space")
+    world.snapshots.append(SnapshotView("before-n1.20261127t110000", "before-n1", None))
+    line = ["upgrade", "a", "--to", "mariadb:11.8", "--branch", "a-try"]
+    assert main(line, lifecycle=world) == 5
+    assert "a-try-0" in world.views
 
 
 def test_rows_of_which_nothing_is_known_are_not_good() -> None:
