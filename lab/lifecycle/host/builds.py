@@ -35,7 +35,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.host.engines import view_of
 from lab.locks.named import lock
 from lab.names import check_engine_name
-from lab.paths import PRIVATE, REACHABLE, exchange, make_directory, sync, writing
+from lab.paths import PRIVATE, REACHABLE, exchange, from_user, make_directory, sync, writing
 from lab.requests.host import AddEngine, RemoveEngine
 from lab.undo import Undo
 from lab.units import MIB
@@ -69,7 +69,7 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
     Raises InvalidSpec for a build that cannot be an engine here, Conflict if the name is taken,
     NotFound if nothing is at the path, HostUnfit.
     """
-    name, source = check_engine_name(asked.name), Path(asked.source).expanduser().absolute()
+    name, source = check_engine_name(asked.name), from_user(asked.source).absolute()
     _check_name(name)
     _check_host(source)
     with _working(ctx, name) as work:
