@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 from msgspec import structs
 
-from lab.datasets.columns import Column
+from lab.datasets.columns import FIELDS, Column
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
@@ -435,7 +435,7 @@ def test_columns_are_limited() -> None:
 
     class Says:
         def rows(self, _: str) -> list[list[str]]:
-            return [["x"] * 13] * 20_001
+            return [["x"] * FIELDS] * 20_001
 
         def run(self, *_: str, **__: object) -> str:
             return "\n".join("\t".join(row) for row in self.rows(""))
