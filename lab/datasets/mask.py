@@ -200,7 +200,8 @@ class Masking:
     def _spelt(self, key: Sequence[Column]) -> str:
         ends = [(f"c.{identifier(one.name)}", f"p.{identifier(one.references[2])}")
                 for one in key if one.references]  # fmt: skip
-        texts = [pair for one, pair in zip(key, ends, strict=True) if one.is_text]
+        digests = {one for table in self.tables for one, rule in table if _digests(one, rule)}
+        texts = [pair for one, pair in zip(key, ends, strict=True) if one in digests]
         tables = [identifier(key[0].database) + "." + identifier(key[0].table)]
         tables += [".".join(map(identifier, one.references[:2])) for one in key if one.references]
         same = " AND ".join(f"{child} = {parent}" for child, parent in ends)
@@ -438,14 +439,21 @@ def plan(columns: Iterable[Column], rules: Rules, *, binds: bool = False) -> Mas
     )
 
 
+def _digests(column: Column, rule: Rule) -> bool:
+    """Whether texts become what follows from their digests."""
+    return column.is_text and rule.kind in (*REALISTIC, "hash")
+
+
 def _spelt(
     changed: Iterable[tuple[Column, Rule]], everything: Iterable[Column]
 ) -> tuple[tuple[Column, ...], ...]:
     """The foreign keys with texts that become digests, those of tables of others first."""
-    digests = {one for one, rule in changed if one.is_text and rule.kind in (*REALISTIC, "hash")}
+    everything = tuple(everything)
+    digests = {one for one, rule in changed if _digests(one, rule)}
+    there = {(one.database, one.table, one.name) for one in everything}
     keys: dict[tuple[str, str], list[Column]] = {}
     for one in everything:
-        if one.references:
+        if one.references in there:  # a dump may lack it
             keys.setdefault((one.table_name, one.constraint), []).append(one)
     found = {name: tuple(key) for name, key in keys.items() if digests.intersection(key)}
     parents: dict[str, set[str]] = {}
