@@ -104,6 +104,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(words)
     signal.signal(signal.SIGTERM, _interrupted)
+    # Each command that a test starts would compile the program again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     chosen = Options.parse(options.words, everything=options.all, releases=options.releases)
     began = time.monotonic()
     results = run_parts(options.only or PARTS, chosen, timeout=options.timeout)
@@ -180,7 +182,8 @@ def command(part: str, options: Options) -> list[str]:
     reports = [f"--junitxml={RESULTS / part}.xml", f"--left-out={RESULTS / part}.left-out"]
     argv = [sys.executable, "-m", "pytest", *reports, *SLOWEST]
     if part == "unit":
-        argv += ["-n", str(max(2, len(os.sched_getaffinity(0)))), "--dist", "loadfile"]
+        # One more than processors: a third of the time tests wait, for what they started.
+        argv += ["-n", str(len(os.sched_getaffinity(0)) + 1), "--dist", "loadfile"]
         argv += ["--no-loadscope-reorder"] if options.everything else []
         return [
             *argv,

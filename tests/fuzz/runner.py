@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 CORPUS = Path(__file__).parent / "corpus"
-BRIEF, LONG = 4.0, 300.0
+BRIEF, LONG = 1.5, 300.0
 """Seconds of a target in ``make test``, and in ``make test-all``."""
 durations = pytest.mark.parametrize(
     "seconds", [BRIEF, pytest.param(LONG, marks=pytest.mark.rare)], ids=["brief", "long"]

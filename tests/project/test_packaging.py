@@ -225,6 +225,7 @@ def commands_of(page: str, heading: str) -> list[str]:
     return [line.split("  #")[0] for line in block.splitlines()]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("option", ["", "--editable "], ids=["copied", "editable"])
 def test_a_project_s_own_names_stay_its_own(
     project: Path, env: dict[str, str], option: str

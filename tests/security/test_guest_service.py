@@ -75,6 +75,7 @@ def rotate(host: Host) -> None:
     host.site.later(60.0)
 
 
+@pytest.mark.rare
 def test_leases_end_whatever_guests_do(short: Path) -> None:
     """Protects the host, and every project: a lab that snapshots itself keeps no lease alive."""
     with hosting(short, "drip") as host:

@@ -85,17 +85,19 @@ def patterns(value: object, depth: int = 3) -> Iterator[re.Pattern[str] | re.Pat
 
 
 @lru_cache(maxsize=1)
-def sources() -> str:
-    """The whole program."""
+def _calls() -> dict[str, frozenset[str]]:
+    """The methods that the program calls on each name."""
     places = [path for top in ("lab", "api") for path in sorted((ROOT / top).rglob("*.py"))]
-    return "\n".join(path.read_text(encoding="utf-8") for path in places)
+    found: dict[str, set[str]] = {}
+    for path in places:
+        for name, method in re.findall(r"\b(\w+)\.(\w+)\(", path.read_text(encoding="utf-8")):
+            found.setdefault(name, set()).add(method)
+    return {name: frozenset(called) & METHODS for name, called in found.items()}
 
 
-@lru_cache
 def methods(name: str) -> frozenset[str]:
     """The methods that are called on what is named so."""
-    found = re.findall(rf"\b{re.escape(name)}\.(\w+)\(", sources())
-    return frozenset(found) & METHODS
+    return _calls().get(name, frozenset())
 
 
 def inline(place: str, tree: ast.AST) -> Iterator[Use]:

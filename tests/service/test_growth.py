@@ -42,6 +42,7 @@ def size(root: Path) -> int:
     return sum(path.stat().st_size for path in root.glob("*.db"))
 
 
+@pytest.mark.rare
 def test_failing_jobs_leave_little(here: Site, tmp_path: Path) -> None:
     """A hundred requests of a MiB each, whose jobs fail at once."""
     token = here.token()
@@ -96,6 +97,7 @@ def test_facts_have_no_texts() -> None:
     assert job.request["options"]["init"]
 
 
+@pytest.mark.rare
 def test_requests_of_open_jobs_are_limited(tmp_path: Path) -> None:
     """Protects the disk from a token that queues large requests."""
     with site(tmp_path, token_requests=2 * MIB, memory=2 * MEMORY, token_jobs=50) as here:

@@ -14,8 +14,6 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from tests.support.serve_world import MEMORY, Site, site
 
-EXAMPLES = 8
-
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -26,7 +24,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 # The service works in other threads of this process, and draws random numbers there.
 @pytest.mark.filterwarnings("ignore:Do not use the .random. module")
-def test_the_service_does_what_its_document_says(here: Site) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.rare)])
+def test_the_service_does_what_its_document_says(here: Site, examples: int) -> None:
     """Protects clients made from the document: each answer, 5xx too, is as documented."""
     document = here.ask("GET", "/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
@@ -38,7 +37,7 @@ def test_the_service_does_what_its_document_says(here: Site) -> None:
 
         @given(case=operation.as_strategy())
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             deadline=None,
             database=None,
             derandomize=True,

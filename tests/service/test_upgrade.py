@@ -112,6 +112,7 @@ def listed(env: dict[str, str], *words: str) -> dict[str, dict[str, object]]:
     return {str(row.get("name") or row.get("key")): row for row in found}
 
 
+@pytest.mark.rare
 def test_a_home_of_an_earlier_version(env: dict[str, str]) -> None:
     """Protects labs that run, and requests that were accepted, while the program is replaced."""
     labs_and_templates(env)

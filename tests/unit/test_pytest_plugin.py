@@ -135,7 +135,7 @@ MATRIX = """
 """
 
 
-@pytest.mark.parametrize("scope", ["function", "session"])
+@pytest.mark.parametrize("scope", ["function", pytest.param("session", marks=pytest.mark.rare)])
 def test_each_test_with_each_engine(here: pytest.Pytester, tmp_path: Path, scope: str) -> None:
     """Protects who tests an upgrade: the engine is a parameter of the fixture."""
     here.makepyfile(MATRIX)
@@ -158,6 +158,7 @@ def test_each_test_with_each_engine(here: pytest.Pytester, tmp_path: Path, scope
     assert labs(tmp_path / "home") == []
 
 
+@pytest.mark.rare
 def test_a_matrix_that_cannot_be(here: pytest.Pytester) -> None:
     for words, text in (
         (["--lab=galera", "--lab-matrix=mysql"], "*galera cannot run on the engine 'mysql'*"),
@@ -185,6 +186,7 @@ SESSION = """
 """
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("scope", ["function", "session"])
 def test_a_fixture_of_the_session_can_have_a_lab(
     here: pytest.Pytester, tmp_path: Path, scope: str
@@ -197,6 +199,7 @@ def test_a_fixture_of_the_session_can_have_a_lab(
     assert labs(tmp_path / "home") == []
 
 
+@pytest.mark.rare
 def test_the_scope_can_be_set_once_for_a_project(here: pytest.Pytester) -> None:
     """Protects a project whose session fixtures use `lab`: it needs no flag for that."""
     here.makepyfile(SESSION.format(fixture="lab", same=True))
@@ -214,6 +217,7 @@ def test_a_lab_is_reset_between_tests(here: pytest.Pytester) -> None:
     result.assert_outcomes(passed=3)
 
 
+@pytest.mark.rare
 def test_a_reset_uses_the_snapshot_of_that_name(here: pytest.Pytester) -> None:
     """Protects who takes the snapshot `pytest` himself, at the moment of his choice."""
     here.makepyfile("""

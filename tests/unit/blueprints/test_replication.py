@@ -482,6 +482,7 @@ def _helped(cluster: RealCluster, password: str) -> list[str]:
     raise AssertionError({one.name: cluster.unmet(one) for one in cluster.members})
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     "spec", [_spec(3, topology="chain"), _spec(3, topology="ring")], ids=["chain", "ring"]
 )
@@ -500,6 +501,7 @@ def test_a_node_that_logs_in_as_it_did_before(cluster: RealCluster) -> None:
         assert (cluster.ask(member, {})["read_only"] == "OFF") == (member.role == "source")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(3, topology="chain")])
 def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
     """Protects the end of a chain: for a moment its source lacks what it has itself."""
@@ -542,6 +544,7 @@ def test_a_replica_of_a_node_that_went_back(cluster: RealCluster) -> None:
     assert set(_rows(cluster).values()) == {5}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(3, topology="chain")])
 def test_a_real_chain(cluster: RealCluster) -> None:
     cluster.servers["n1"].ask("CREATE DATABASE shop", _TABLE)
@@ -566,6 +569,7 @@ def test_a_real_ring(cluster: RealCluster) -> None:
     cluster.until_ready()
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(3, topology="fan-in")])
 def test_a_real_fan_in(cluster: RealCluster) -> None:
     """Protects the readiness of a replica of several sources: it needs all of them."""

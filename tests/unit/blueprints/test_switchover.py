@@ -134,7 +134,11 @@ class Writer(threading.Thread):
                         self.rows.append(number)
 
 
-@pytest.mark.parametrize("spec", [_spec(3), _spec(3, semi_sync=True)], ids=["async", "semi-sync"])
+@pytest.mark.parametrize(
+    "spec",
+    [_spec(3), pytest.param(_spec(3, semi_sync=True), marks=pytest.mark.rare)],
+    ids=["async", "semi-sync"],
+)
 def test_a_switchover_of_real_servers(cluster: RealCluster) -> None:
     """Protects acknowledged rows, who writes, and what clones of it become."""
     clone(cluster)

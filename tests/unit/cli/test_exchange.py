@@ -306,6 +306,7 @@ def test_a_snapshot_to_another_host(here: Host, there: Host, tmp_path: Path) -> 
     there.lab("down", "shop", "shop-2")
 
 
+@pytest.mark.rare
 def test_a_line_that_breaks(here: Host, there: Host) -> None:
     """Protects long transfers: each retry resumes, and the transfer completes."""
     (key,) = here.keys("template")

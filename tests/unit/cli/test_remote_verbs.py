@@ -146,6 +146,7 @@ def test_no_verb_is_forgotten() -> None:
         assert not any(re.search(rf"`(lab )?{verb}`", line) for line in refused), verb
 
 
+@pytest.mark.rare
 def test_each_works(here: Site, env: Mapping[str, str]) -> None:
     """Protects the promise that the command line works unchanged, verb by verb."""
     for verb, line in WORKS.items():

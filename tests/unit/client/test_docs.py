@@ -115,6 +115,7 @@ def test_pytest(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
+@pytest.mark.rare
 def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects pipelines: what the files have a runner do works, in that order."""
     github, gitlab = (yaml.safe_load(text) for text in blocks("ci.md", "With a service", "yaml"))
@@ -128,6 +129,7 @@ def test_ci_systems(here: Site, env: Mapping[str, str], tmp_path: Path) -> None:
     assert nothing_is_left(here)
 
 
+@pytest.mark.rare
 def test_jobs_on_a_host(env: Mapping[str, str], tmp_path: Path) -> None:
     """Protects who copies: a job with its test script, and a lab for several steps."""
     local = {**environment(tmp_path / "host"), "PATH": env["PATH"], "BUILD": "9"}

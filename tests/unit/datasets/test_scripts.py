@@ -45,6 +45,7 @@ def test_names_of_scripts(tmp_path: Path, name: str, is_read: bool) -> None:
             parse(str(tmp_path))
 
 
+@pytest.mark.rare
 def test_a_node_does_not_decide_how_many_files_there_are(tmp_path: Path) -> None:
     """Protects the host: who is root in a node decides what its dump program writes."""
     split = Split(lambda _: (tmp_path / "one").open("wb"))

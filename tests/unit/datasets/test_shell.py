@@ -160,11 +160,15 @@ def loaded(db: Server, spool: Spool) -> None:
 @pytest.mark.parametrize(
     "shell",
     [
-        pytest.param(Shell(), id="whole"),
+        pytest.param(Shell(), id="whole", marks=pytest.mark.rare),
         pytest.param(Shell(chunk=50, base64=False), id="chunks"),
-        pytest.param(Shell(compression="gzip", chunk=1, partitions=False), id="gzip"),
+        pytest.param(
+            Shell(compression="gzip", chunk=1, partitions=False), id="gzip", marks=pytest.mark.rare
+        ),
         pytest.param(Shell(compression="none", version="1.0.0"), id="plain"),
-        pytest.param(Shell(value=",", enclosing='"', row="\r\n", chunk=100), id="csv"),
+        pytest.param(
+            Shell(value=",", enclosing='"', row="\r\n", chunk=100), id="csv", marks=pytest.mark.rare
+        ),
         pytest.param(Shell(value="|:", escape="~", row="%%"), id="other"),
     ],
 )

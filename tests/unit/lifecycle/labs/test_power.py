@@ -242,7 +242,7 @@ def test_a_snapshot_says_whose_flush_is_left_out(world: World) -> None:
 
 
 @pytest.mark.parametrize("blueprint", ["galera", "replication", "group"])
-@pytest.mark.parametrize("to", ["origin", "taken"])
+@pytest.mark.parametrize("to", [pytest.param("origin", marks=pytest.mark.rare), "taken"])
 def test_a_node_of_a_lab_that_is_stopped_goes_back(world: World, blueprint: str, to: str) -> None:
     """Protects from a wait for others that do not run, and from a rollback that never ends."""
     with world.open() as ctx:

@@ -223,6 +223,7 @@ def test_kills_of_a_switchover(world: World, again: str) -> None:
     assert step > 10
 
 
+@pytest.mark.rare
 def test_kills_of_a_failover(world: World) -> None:
     with world.open() as ctx:
         with_table(ctx)

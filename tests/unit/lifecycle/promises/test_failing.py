@@ -74,7 +74,7 @@ def sweep(world: World, before: Verb, verb: Verb, error: BaseException) -> int:
     ("before", "verb", "steps"),
     [
         (make_template, make_lab, 30),
-        (make_image, make_cold, 25),
+        pytest.param(make_image, make_cold, 25, marks=pytest.mark.rare),
         pytest.param(make_image, make_template, 35, marks=pytest.mark.rare),
         (nothing, make_image, 8),
     ],

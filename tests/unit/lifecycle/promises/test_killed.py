@@ -65,6 +65,7 @@ def test_up_warm(world: World) -> None:
     })  # fmt: skip
 
 
+@pytest.mark.rare
 def test_up_cold(world: World) -> None:
     """Protects the host from half a lab that was to be booted."""
     sweep(world, make_image, make_cold, {

@@ -81,7 +81,7 @@ def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
         assert rows(ctx) == {1}
 
 
-@pytest.mark.parametrize("kind", ["star", "group", "galera"])
+@pytest.mark.parametrize("kind", [pytest.param("star", marks=pytest.mark.rare), "group", "galera"])
 @pytest.mark.parametrize("step", ["form.begin", "personalise.begin"])
 def test_one_that_was_cut_is_completed(world: World, kind: str, step: str) -> None:
     """Protects what is half formed: `lab start` begins with the disks again."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -128,12 +129,17 @@ def _check_requirements(ctx: Context) -> None:
     status_text(found, 0.0)
 
 
+def some_rare(kinds: Iterable[str], *usual: str) -> list[Any]:
+    """All of them; for each change those that are ``usual``."""
+    return [pytest.param(k, marks=[] if k in usual else pytest.mark.rare) for k in kinds]
+
+
 def made(ctx: Context, kind: str) -> LabView:
     """A lab whose template is made once for all tests of a world."""
     return up(ctx, KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some_rare(KINDS, "galera", "proxied", "group"))
 def test_each_node_stopped(world: World, kind: str) -> None:
     with world.open() as ctx:
         names = [node.name for node in made(ctx, kind).nodes]
@@ -148,7 +154,7 @@ def test_each_node_stopped(world: World, kind: str) -> None:
         check(ctx)
 
 
-@pytest.mark.parametrize("kind", MOVED)
+@pytest.mark.parametrize("kind", some_rare(MOVED, "proxied"))
 def test_the_source_moved(world: World, kind: str) -> None:
     """Protects users of a lab whose source was promoted: also while that one, or all, stopped."""
     with world.open() as ctx:
