@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.support.page_browser import CHROMIUM, NEEDED, chromium, make, tab_to, window
 from tests.support.serve_process import Serving, environment, serving
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NEEDED)
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason=NEEDED), pytest.mark.rare]
 
 LIVE = 5_000
 """Milliseconds within which news must be seen."""

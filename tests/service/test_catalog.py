@@ -115,6 +115,7 @@ def test_making_is_for_admins_looking_for_all(here: Site) -> None:
         assert here.ask("DELETE", f"/v1/{path}/{known['key']}", token=ci).status_code == 403
 
 
+@pytest.mark.rare
 def test_the_client_and_the_command_line(
     here: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

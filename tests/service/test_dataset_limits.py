@@ -27,6 +27,8 @@ from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, site
 from tests.support.vanishing import vanishing
 
+pytestmark = pytest.mark.rare
+
 SLEEPS = "CREATE TABLE t (a INT);\nDO SLEEP(31536000);\n"
 """A server that loads without end."""
 

@@ -30,6 +30,8 @@ from tests.support.asking import asking
 from tests.support.mariadb_server import NoServer, server
 from tests.support.serve_world import BODY, Site, site
 
+pytestmark = pytest.mark.rare
+
 
 # The tests with services of their own come first: a process has one at a time.
 @pytest.fixture(scope="module")

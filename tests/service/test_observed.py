@@ -145,6 +145,7 @@ def test_what_is_left_of_a_lab_is_listed_until_it_is_removed(here: Site) -> None
     assert states() == ["ready"]
 
 
+@pytest.mark.rare
 def test_only_the_labs_of_a_page_are_watched(here: Site) -> None:
     """Protects a host with many labs from the readers of a few."""
     for name in ("a1", "a2", "a3"):

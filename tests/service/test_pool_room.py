@@ -27,6 +27,8 @@ from tests.support.page_visit import visit
 from tests.support.pool_world import members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
+pytestmark = pytest.mark.rare
+
 
 def staying(here: Site) -> list[str]:
     """The members of pools; not those that are being removed after a request has their room."""

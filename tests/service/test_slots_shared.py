@@ -22,6 +22,8 @@ from lab.wait import Deadline, until
 from tests.service.test_dataset_limits import asked
 from tests.support.serve_world import BODY, Site, site
 
+pytestmark = pytest.mark.rare
+
 SILENT = "evil"
 LONG = 60
 """Seconds that a server sleeps: longer than anything here may take."""

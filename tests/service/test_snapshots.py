@@ -157,6 +157,7 @@ def test_what_makes_no_sense_is_told_at_once(here: Site) -> None:
     assert here.ask("POST", SNAPSHOTS, {}, token=here.token(scope="read")).status_code == 403
 
 
+@pytest.mark.rare
 def test_the_client_and_the_command_line(
     here: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

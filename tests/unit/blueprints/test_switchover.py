@@ -170,6 +170,7 @@ def test_a_switchover_of_real_servers(cluster: RealCluster) -> None:
     assert until(lambda: here.remedy() == [] or None, Deadline.after(20))
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(2)])
 def test_transactions_and_locks_do_not_stop_it(cluster: RealCluster) -> None:
     clone(cluster)
@@ -189,6 +190,7 @@ def test_transactions_and_locks_do_not_stop_it(cluster: RealCluster) -> None:
     assert cluster.servers["n2"].ask("SELECT COUNT(*) FROM shop.t") == [(0,)]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(2)])
 def test_a_replica_that_does_not_catch_up(cluster: RealCluster, monkeypatch: Any) -> None:
     """Protects a lab whose new source is late: the old one takes writes again."""

@@ -23,6 +23,8 @@ from lab.spec import LabSpec
 from tests import ROOT
 from tests.support.serve_process import environment, serving
 
+pytestmark = pytest.mark.rare
+
 FAR = 120.0
 TWO = "mariadb:11.8,mariadb:10.11"
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.rare
+
 BARE = {"PATH": "/usr/bin:/bin"}
 MAKE = ("run", "galera", "--nodes", "1", "--memory", "384M", "--")
 

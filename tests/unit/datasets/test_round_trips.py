@@ -23,6 +23,8 @@ from tests.support.mariadb_server import NoServer, Server, client
 from tests.unit.datasets.test_across_families import load_mariadb, written
 from tests.unit.datasets.test_loaded_by_mysql import load
 
+pytestmark = pytest.mark.rare
+
 SECONDS = 120.0
 BYTES = "0x" + bytes(range(256)).hex()
 COMMON = (

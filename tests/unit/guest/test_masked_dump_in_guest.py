@@ -37,6 +37,7 @@ from tests.support.mariadb_server import NoServer, Server, client, server
 from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 pytestmark = [
+    pytest.mark.rare,
     pytest.mark.skipif(os.geteuid() != 0, reason="a guest's programs run as root"),
     pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed"),
 ]

@@ -25,6 +25,8 @@ from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, n
 from tests.unit.lifecycle.datasets.test_datasets import names
 from tests.unit.lifecycle.promises.test_killed import sweep
 
+pytestmark = pytest.mark.rare
+
 DATA = (
     b"CREATE TABLE people (id INT PRIMARY KEY, name TEXT);\n"
     b"INSERT INTO people VALUES (1, 'Ada'), (2, 'Grace');\n"

@@ -127,6 +127,7 @@ def test_a_failover(world: World) -> None:
         assert (writes(ctx), count(ctx, "n1")) == (["n2"], 1)
 
 
+@pytest.mark.rare
 def test_an_old_source_that_has_more(world: World) -> None:
     """Protects transactions: what only it has is named, and it does not write."""
     with world.open() as ctx:
@@ -158,6 +159,7 @@ def test_a_source_does_not_come_back_alone(world: World) -> None:
         assert writes(ctx) == ["n1"]
 
 
+@pytest.mark.rare
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects clones of disks: the one that writes is found."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))

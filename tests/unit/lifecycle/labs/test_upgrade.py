@@ -222,6 +222,7 @@ OTHERS = (
 )  # fmt: skip
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("step", [*SOME, *(pytest.param(step, marks=RARE) for step in OTHERS)])
 def test_a_killed_upgrade_is_completed_backwards(tmp_path: Path, step: str) -> None:
     """Protects the data: whenever it is killed, `lab start` has a lab that is whole."""

@@ -26,6 +26,8 @@ from lab.views.labs import LabView
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import World, lab_request
 
+pytestmark = pytest.mark.rare
+
 OLDER, NEWER = "mariadb:10.11", "mariadb:11.8"
 OLD, NEW = "10.11.6", "11.8.6"
 

@@ -18,6 +18,8 @@ from lab.observe.ways import Rows
 from tests.support.lifecycle_world import World, lab_request
 from tests.unit.lifecycle.labs.test_upgrade_replicates import answering, port
 
+pytestmark = pytest.mark.rare
+
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:

@@ -23,6 +23,8 @@ from tests.support import mariadb_server, mysql_server
 from tests.support.lifecycle_world import World, lab_request
 from tests.support.mariadb_server import NoServer
 
+pytestmark = pytest.mark.rare
+
 SERIES = {"mariadb": ("mariadb:10.11", "mariadb:11.8"), "mysql": ("mysql:8.4", "mysql:9.7")}
 OLDER, NEWER = SERIES["mariadb"]
 Answer = Callable[[int, str], list[Rows] | None]

@@ -26,6 +26,8 @@ from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from tests.support.lifecycle_world import World, lab_request
 
+pytestmark = pytest.mark.rare
+
 SOON = 6.0
 """Seconds after which nodes that are never ready are given up."""
 INIT = "CREATE TABLE t (a INT); INSERT INTO t VALUES (1);"

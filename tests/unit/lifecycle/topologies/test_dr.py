@@ -86,6 +86,7 @@ def test_identities_of_a_branch(world: World) -> None:
         assert [given[name][1] for name in REPLICAS] == [str(number + 4), str(number + 5)]
 
 
+@pytest.mark.rare
 def test_the_source_is_stopped(world: World) -> None:
     """Protects the remote site: it follows another member; and itself is seen when cut off."""
     with world.open() as ctx:

@@ -150,6 +150,7 @@ def test_members_that_left_while_their_servers_ran(world: World) -> None:
         assert count(ctx, "n3") == 1
 
 
+@pytest.mark.rare
 def test_one_node_goes_back(world: World) -> None:
     """Protects its recovery, which the group refuses with the password of a template."""
     with world.open() as ctx:
@@ -175,6 +176,7 @@ def test_the_error_is_of_the_member_that_is_not_there(world: World) -> None:
             start(ctx, "shop", timeout=1, pace=patient)
 
 
+@pytest.mark.rare
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: clones of the disks become a group."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))

@@ -41,6 +41,8 @@ from lab.spec import LabSpec
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import World, lab_request
 
+pytestmark = pytest.mark.rare
+
 OLDER = "mariadb:10.11"
 
 

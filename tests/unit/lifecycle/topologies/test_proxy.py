@@ -191,6 +191,7 @@ def test_where_all_take_writes_none_is_left_to_read_from(world: World) -> None:
         assert made.endpoints["writers"] == ("n1", "n2")
 
 
+@pytest.mark.rare
 def test_a_group_starts_again_without_its_proxy(world: World) -> None:
     """Protects from a proxy that keeps servers from becoming a group: it has no transactions."""
     with world.open() as ctx:

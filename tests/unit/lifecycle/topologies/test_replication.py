@@ -99,6 +99,7 @@ def test_every_verb(world: World, cold: bool) -> None:
         assert ctx.store.labs.all() == []
 
 
+@pytest.mark.rare
 def test_nodes_that_are_stopped(world: World) -> None:
     """Protects the meaning of ready: a replica without its source is not; it comes back."""
     with world.open() as ctx:
@@ -123,6 +124,7 @@ def test_nodes_that_are_stopped(world: World) -> None:
         assert count(ctx, "n3") == 1
 
 
+@pytest.mark.rare
 def test_where_ram_is_not_captured(tmp_path: Path) -> None:
     """Protects hosts without RAM restore: the template is captured from a clean stop."""
     world = World(tmp_path, Capabilities("fake", "bhyve", why_cold="no RAM here"))

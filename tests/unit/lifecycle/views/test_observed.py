@@ -148,6 +148,7 @@ def test_many_labs_share_one_limit(world: World) -> None:
             over.set()
 
 
+@pytest.mark.rare
 def test_a_node_that_never_ends_its_answer_does_not_take_all_threads(world: World) -> None:
     """A service is asked ten times a second; who is root in a node decides how it answers."""
     over = threading.Event()

@@ -22,6 +22,8 @@ from lab.observe.ways import Rows
 from lab.views.labs import LabStatus, LabView
 from tests.support.lifecycle_world import World, lab_request
 
+pytestmark = pytest.mark.rare
+
 LIMIT = 1.5
 BUSY = 2.5
 """Seconds more that a look may take on a busy machine."""
