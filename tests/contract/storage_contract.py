@@ -20,6 +20,7 @@ from tests.contract.storage_streams import SMALL_ROOM, FullDisks, Streams
 
 __all__ = [
     "SMALL_ROOM",
+    "ContentContract",
     "CrashContract",
     "Place",
     "StorageContract",
@@ -34,8 +35,12 @@ class _Opened:
         return place.open("home")
 
 
-class VolumesContract(_Opened, Basics, Returns, Imports, Overwrites, Extents):
+class VolumesContract(_Opened, Basics, Returns):
     """What labs on one host depend on."""
+
+
+class ContentContract(_Opened, Imports, Overwrites, Extents):
+    """What holds for volumes whose content is brought, read and overwritten as a whole."""
 
 
 class StreamsContract(_Opened, Streams, FullDisks):
@@ -46,5 +51,5 @@ class CrashContract(_Opened, Crashes):
     """What holds when processes race, or are killed."""
 
 
-class StorageContract(VolumesContract, StreamsContract, CrashContract):
+class StorageContract(VolumesContract, ContentContract, StreamsContract, CrashContract):
     """The whole contract."""

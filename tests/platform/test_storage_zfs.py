@@ -10,6 +10,7 @@ import pytest
 from tests.contract import zfs_site
 from tests.contract.storage_contract import (
     SMALL_ROOM,
+    ContentContract,
     CrashContract,
     Place,
     StreamsContract,
@@ -33,6 +34,11 @@ class _OnZfs:
 
 class TestZfs(_OnZfs, VolumesContract):
     pass
+
+
+@pytest.mark.rare
+class TestZfsContent(_OnZfs, ContentContract):
+    """Minutes: each test writes or reads whole volumes, in a guest that is emulated."""
 
 
 @pytest.mark.rare

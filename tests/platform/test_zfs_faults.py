@@ -109,6 +109,7 @@ def test_a_busy_volume_goes_later(place: Place, storage: ZfsStorage, parent: str
     assert not [name for name in below(parent) if name.startswith("/.work/")]
 
 
+@pytest.mark.rare
 def test_an_origin_goes_when_its_last_clone_is_gone(
     place: Place, storage: ZfsStorage, parent: str
 ) -> None:

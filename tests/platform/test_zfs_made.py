@@ -83,6 +83,7 @@ def test_a_foreign_clone_is_named_and_kept(place: Place, storage: ZfsStorage, pa
     assert names(storage) == []
 
 
+@pytest.mark.rare
 def test_what_others_put_on_our_volumes_is_kept(
     place: Place, storage: ZfsStorage, parent: str
 ) -> None:
@@ -110,6 +111,7 @@ def test_what_others_put_on_our_volumes_is_kept(
     assert names(storage) == []
 
 
+@pytest.mark.rare
 def test_tags_of_others_do_not_count(place: Place, storage: ZfsStorage, parent: str) -> None:
     """Protects what is not ours: an inherited or received tag is no tag."""
     made = origin(place, storage)
