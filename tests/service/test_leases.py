@@ -122,7 +122,8 @@ def test_a_schedule_that_fails_is_left_for_an_hour(tmp_path: Path, plan: str) ->
 
     And a lab with one snapshot a week from a second week without.
     """
-    with site(tmp_path) as here:
+    # No sweep of its own: it would try first, and have no job yet when we look for one.
+    with site(tmp_path, sweep=3600.0) as here:
         jobs, floor = here.service.core.store.jobs, here.service.core.settings.space_floor
 
         def failed() -> list[str]:
