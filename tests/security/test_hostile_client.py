@@ -108,7 +108,6 @@ def served(here: Site) -> None:
             assert other.get("/v1/jobs").status_code == 200
 
 
-@pytest.mark.rare
 @pytest.mark.parametrize(
     "said",
     [b"", b"GET /healthz HTTP/1.1\r\n", head("POST", "/sign-in", length=9000) + b"token=",

@@ -27,8 +27,6 @@ from lab.wait import Deadline, until
 from tests.support.serve_world import BODY, MEMORY, Site, site
 from tests.support.vanishing import vanishing
 
-pytestmark = pytest.mark.rare
-
 SLEEPS = "CREATE TABLE t (a INT);\nDO SLEEP(31536000);\n"
 """A server that loads without end."""
 
@@ -47,6 +45,7 @@ def states(here: Site, jobs: list[str]) -> list[str]:
     return [here.ask("GET", f"/v1/jobs/{job}").json()["state"] for job in jobs]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("quota", "word"),
     [
@@ -72,6 +71,7 @@ def test_loading_counts_in_the_quotas(tmp_path: Path, quota: dict[str, Any], wor
         here.settled(30)
 
 
+@pytest.mark.rare
 def test_loading_has_a_deadline(tmp_path: Path) -> None:
     """The job fails, its guest is gone, and others get their labs."""
     with site(tmp_path, dataset_time=3.0, memory=1400 * MIB) as here:
@@ -91,12 +91,14 @@ def test_loading_has_a_deadline(tmp_path: Path) -> None:
             assert not [name for name in ctx.hypervisor.guests() if "-d-" in name]
 
 
+@pytest.mark.rare
 def test_administrators_have_no_deadline(tmp_path: Path) -> None:
     with site(tmp_path, dataset_time=1.0) as here:
         body = asked(here, here.admin, tmp_path, "CREATE TABLE t (a INT); DO SLEEP(4);")
         assert here.ask("POST", "/v1/datasets?wait=60", body).status_code == 201
 
 
+@pytest.mark.rare
 def test_a_scheduled_refresh_has_the_limits_of_the_project(tmp_path: Path) -> None:
     """The service refreshes what a project named; the project chose how large it is."""
     scheduled = (ScheduledDataset("d", refresh=0.1, keep=1),)

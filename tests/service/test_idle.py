@@ -30,8 +30,6 @@ from tests.support.asking import asking
 from tests.support.mariadb_server import NoServer, server
 from tests.support.serve_world import BODY, Site, site
 
-pytestmark = pytest.mark.rare
-
 
 # The tests with services of their own come first: a process has one at a time.
 @pytest.fixture(scope="module")
@@ -56,6 +54,7 @@ def age(here: Site, name: str, seconds: float) -> None:
     here.service.core.store.labs.update(name, active_at=time.time() - seconds)
 
 
+@pytest.mark.rare
 def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
     """Protects from services that are restarted often: what was counted is kept."""
     root = tmp_path
@@ -68,6 +67,7 @@ def test_a_lab_is_as_idle_after_a_restart(tmp_path: Path) -> None:
         after.until_gone("rests")
 
 
+@pytest.mark.rare
 def test_the_webhook_is_told_before(tmp_path: Path) -> None:
     """Protects users who would have continued: one warning is sent, while there is time."""
     heard: list[dict[str, object]] = []
@@ -133,6 +133,7 @@ def test_silent_labs_are_asked_at_the_same_time(tmp_path: Path) -> None:
         assert set(asked) == {node["sql_port"] for lab in labs for node in lab["nodes"]}
 
 
+@pytest.mark.rare
 def test_an_idle_lab_ends_and_a_used_one_does_not(here: Site) -> None:
     """Protects the host from labs that were forgotten, and labs from being taken for such."""
     here.make("plain")
@@ -163,6 +164,7 @@ def test_each_node_is_asked_on_one_connection(here: Site) -> None:
     assert sorted(connected) == ports
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("blueprint", ["pxc", "single", "replication", "group", "galera-dr"])
 def test_our_own_questions_are_no_use(here: Site, blueprint: str) -> None:
     """Protects from labs that live forever because they are asked whether they live."""

@@ -27,14 +27,13 @@ from tests.support.page_visit import visit
 from tests.support.pool_world import members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
-pytestmark = pytest.mark.rare
-
 
 def staying(here: Site) -> list[str]:
     """The members of pools; not those that are being removed after a request has their room."""
     return [lab.name for lab in members(here) if lab.state != "removing"]
 
 
+@pytest.mark.rare
 def test_members_make_room_for_requests(tmp_path: Path) -> None:
     """Protects requests from a pool that has taken the host: the last made go first."""
     with site(tmp_path, pool=(pool(3),), memory=8 * MEMORY) as here:
@@ -54,6 +53,7 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
         assert here.service.core.admission.used().memory <= 8 * MEMORY
 
 
+@pytest.mark.rare
 def test_a_request_that_has_its_room_costs_no_further_member(tmp_path: Path) -> None:
     """Protects pools: a request is let in as soon as it fits, while a removal continues."""
 
@@ -102,6 +102,7 @@ def test_the_page_of_a_pools_job_has_no_link_to_its_lab(tmp_path: Path) -> None:
             assert 'id="back"' in page
 
 
+@pytest.mark.rare
 def test_a_member_that_boots_is_called_off_at_once(tmp_path: Path) -> None:
     """Protects requests on a small host: nobody waits until the nodes of a pool have booted."""
 
@@ -248,6 +249,7 @@ def test_a_member_that_comes_while_the_pool_is_looked_at(tmp_path: Path) -> None
         assert [job.kind for job in jobs.latest()] == ["fill"]
 
 
+@pytest.mark.rare
 def test_a_lab_that_is_claimed_while_labs_are_listed(tmp_path: Path) -> None:
     """A round of questions takes as long as nodes may; lists and claims meanwhile break nothing."""
     asked, answer = threading.Event(), threading.Event()

@@ -22,8 +22,6 @@ from lab.wait import Deadline, until
 from tests.service.test_dataset_limits import asked
 from tests.support.serve_world import BODY, Site, site
 
-pytestmark = pytest.mark.rare
-
 SILENT = "evil"
 LONG = 60
 """Seconds that a server sleeps: longer than anything here may take."""
@@ -116,6 +114,7 @@ def test_first_statements_hold_no_slot(here: Site) -> None:
     end(here, jobs)
 
 
+@pytest.mark.rare
 def test_queries_that_warm_data_hold_no_slot(here: Site, tmp_path: Path) -> None:
     token = here.token("a", project="alpha")
     body = asked(here, token, tmp_path, "CREATE TABLE t (a INT);\n")
@@ -128,6 +127,7 @@ def test_queries_that_warm_data_hold_no_slot(here: Site, tmp_path: Path) -> None
     end(here, jobs)
 
 
+@pytest.mark.rare
 def test_silent_guests_hold_no_slot_for_restores(here: Site) -> None:
     """The slot is given back in time, though the lab has ready_timeout for its own."""
     options = {"init": "CREATE DATABASE x"}
@@ -140,6 +140,7 @@ def test_silent_guests_hold_no_slot_for_restores(here: Site) -> None:
     end(here, jobs)
 
 
+@pytest.mark.rare
 def test_queries_of_a_project_have_a_minute(here: Site, tmp_path: Path) -> None:
     """The channel's own limit for them would be 15 minutes."""
     from lab.api.jobs import jobs as module

@@ -23,8 +23,6 @@ from lab.spec import LabSpec
 from tests import ROOT
 from tests.support.serve_process import environment, serving
 
-pytestmark = pytest.mark.rare
-
 FAR = 120.0
 TWO = "mariadb:11.8,mariadb:10.11"
 
@@ -62,6 +60,7 @@ def left(env: dict[str, str]) -> list[str]:
     return sorted(path.name for path in (Path(env["LAB_HOME"]) / "labs").iterdir())
 
 
+@pytest.mark.rare
 def test_a_command_with_each_engine(env: dict[str, str], tmp_path: Path) -> None:
     """Protects who tests an upgrade: one table, outputs kept apart, and no lab is left."""
     (tmp_path / "lab").mkdir()  # of the working directory, and not this program
@@ -79,6 +78,7 @@ def test_a_command_with_each_engine(env: dict[str, str], tmp_path: Path) -> None
         assert f"{name} | err" in own
 
 
+@pytest.mark.rare
 def test_one_that_fails_is_a_row(env: dict[str, str], tmp_path: Path) -> None:
     """Its exit code is that of the matrix; the others are not touched by it."""
     failing = "sh", "-c", '[ "$(cat counted 2>/dev/null)" ] && exit 3; echo 1 >counted'
@@ -92,6 +92,7 @@ def test_one_that_fails_is_a_row(env: dict[str, str], tmp_path: Path) -> None:
     assert left(env) == []
 
 
+@pytest.mark.rare
 def test_one_without_a_lab_is_a_row_with_the_reason(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text('dataset = "shop"\nblueprint = "single"\n')
     done = matrix(env, tmp_path, TWO, "-o", "json")
@@ -105,6 +106,7 @@ def test_one_without_a_lab_is_a_row_with_the_reason(env: dict[str, str], tmp_pat
     assert left(env) == []
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -131,6 +133,7 @@ def test_what_is_refused(
     assert not Path(env["LAB_HOME"]).exists() or left(env) == []
 
 
+@pytest.mark.rare
 def test_an_interrupt_ends_all(env: dict[str, str], tmp_path: Path) -> None:
     """Protects Ctrl-C: each lab is removed, and none is made any more."""
     words = ["up", "--matrix", TWO, "--memory", "400M", "--", "sh", "-c", "echo started; sleep 100"]
@@ -197,6 +200,7 @@ def test_several_programs() -> None:
     assert heard == [(0, "one"), (0, "two")]
 
 
+@pytest.mark.rare
 def test_a_report_of_a_run(env: dict[str, str], tmp_path: Path) -> None:
     words = ["run", "single", "--memory", "400M", "--report", "r.json"]
     done = lab(env, tmp_path, *words, "--", "sh", "-c", "exit 4")

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.rare
-
 BARE = {"PATH": "/usr/bin:/bin"}
 MAKE = ("run", "galera", "--nodes", "1", "--memory", "384M", "--")
 
@@ -48,6 +46,7 @@ STRANGE: Mapping[str, Mapping[str, str]] = {
 }
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_lab_is_made_and_used(tmp_path: Path, name: str) -> None:
     """Protects each verb of `lab run`: up, a program with the lab's variables, down."""
@@ -58,6 +57,7 @@ def test_a_lab_is_made_and_used(tmp_path: Path, name: str) -> None:
     assert "internal error" not in done.stderr
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_nobody_else_may_write(tmp_path: Path, mask: int) -> None:
     """Protects the record, keys and disks from other users, whatever the caller's umask."""

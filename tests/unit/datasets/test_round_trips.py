@@ -23,8 +23,6 @@ from tests.support.mariadb_server import NoServer, Server, client
 from tests.unit.datasets.test_across_families import load_mariadb, written
 from tests.unit.datasets.test_loaded_by_mysql import load
 
-pytestmark = pytest.mark.rare
-
 SECONDS = 120.0
 BYTES = "0x" + bytes(range(256)).hex()
 COMMON = (
@@ -151,6 +149,7 @@ def checksums(server: Server) -> list[tuple[object, ...]]:
     return server.ask(f"CHECKSUM TABLE {', '.join(tables)} EXTENDED")
 
 
+@pytest.mark.rare
 def test_out_and_in_again(family: Family, tmp_path: Path) -> None:
     family.one.ask("SET NAMES utf8mb4", *COMMON, *OWN[family.name])
     path = tmp_path / "shop.sql.gz"
@@ -217,6 +216,7 @@ def test_dumps_with_accounts(family: Family, tmp_path: Path) -> None:
     assert family.other.ask(asked) == [(3,)]
 
 
+@pytest.mark.rare
 def test_out_to_a_directory_and_in_again(family: Family, tmp_path: Path) -> None:
     """Each file is a dump; views of one database may be of another's tables."""
     family.one.ask(

@@ -37,7 +37,6 @@ from tests.support.mariadb_server import NoServer, Server, client, server
 from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
 pytestmark = [
-    pytest.mark.rare,
     pytest.mark.skipif(os.geteuid() != 0, reason="a guest's programs run as root"),
     pytest.mark.skipif(not shutil.which("perl"), reason="perl is not installed"),
 ]
@@ -231,6 +230,7 @@ def guests(dialect: DialectName) -> Iterator[tuple[Guest, Guest]]:
         pytest.skip(str(error))
 
 
+@pytest.mark.rare
 @of_both
 def test_triggers_see_nothing_of_the_masking(guests: tuple[Guest, Guest]) -> None:
     """Protects rows from triggers while they are masked, and all definitions from the way."""
@@ -286,6 +286,7 @@ LARGE = (
 )
 
 
+@pytest.mark.rare
 @of_both
 def test_large_tables_go_as_files(guests: tuple[Guest, Guest]) -> None:
     """Protects masked data from loss, and from what rows were before, which pages keep."""
@@ -371,6 +372,7 @@ GRANTS = {
 }
 
 
+@pytest.mark.rare
 @of_both
 def test_accounts_are_carried_and_definers_may_be_missing(guests: tuple[Guest, Guest]) -> None:
     """Protects masked data from losing accounts, and their dump from error 1449."""
@@ -405,6 +407,7 @@ def test_what_a_server_was_to_others_is_removed(guests: tuple[Guest, Guest]) -> 
     assert one.server.ask("SELECT @@gtid_slave_pos") == [("",)]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("dialect", ["mysql"])
 def test_what_a_server_of_mysql_was_to_others_is_removed(guests: tuple[Guest, Guest]) -> None:
     """Protects labs: their servers would connect elsewhere, and count what a dump has executed."""
@@ -447,6 +450,7 @@ class _Asked:
         return ["link ", "position 0-7-42"]
 
 
+@pytest.mark.rare
 @of_both
 def test_what_is_outside_of_databases_is_said(guests: tuple[Guest, Guest]) -> None:
     """Protects whoever makes a dataset from what is lost, changed or kept without a word."""

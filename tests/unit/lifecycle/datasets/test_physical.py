@@ -25,8 +25,6 @@ from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, n
 from tests.unit.lifecycle.datasets.test_datasets import names
 from tests.unit.lifecycle.promises.test_killed import sweep
 
-pytestmark = pytest.mark.rare
-
 DATA = (
     b"CREATE TABLE people (id INT PRIMARY KEY, name TEXT);\n"
     b"INSERT INTO people VALUES (1, 'Ada'), (2, 'Grace');\n"
@@ -51,6 +49,7 @@ def streamed(path: Path, data: bytes) -> Path:
     return path
 
 
+@pytest.mark.rare
 def test_a_lab_begins_with_a_directory(ctx: Context, backup: Path) -> None:
     made = dataset.create(ctx, CreateDataset(name="shop", source=str(backup)))
     assert (made.version, made.state, made.source) == (1, "ready", str(backup))
@@ -66,6 +65,7 @@ def test_a_lab_begins_with_a_directory(ctx: Context, backup: Path) -> None:
     assert names(ctx, "b")[0] == ("Katherine", "Grace")
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("name", "packed"), [("a.mbstream", False), ("a.xb.gz", True), ("backup.bin", False)]
 )
@@ -87,6 +87,7 @@ def test_sql_that_is_wrong_is_named(ctx: Context, world: World, backup: Path) ->
     assert world.there() == before
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -115,6 +116,7 @@ def test_what_does_not_fit_is_refused_before_a_guest_boots(
     assert world.there() == before
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("content", "engine", "said"),
     [
@@ -180,6 +182,7 @@ def test_standard_input_is_sql(ctx: Context, monkeypatch: pytest.MonkeyPatch) ->
     assert "shop.xb" in failure.value.hint
 
 
+@pytest.mark.rare
 def test_a_stream_that_is_damaged_or_cut(ctx: Context, world: World, tmp_path: Path) -> None:
     before, whole = world.there(), stream(files(DATA))
     path = tmp_path / "a.xb"

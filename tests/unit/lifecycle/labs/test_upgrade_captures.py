@@ -26,8 +26,6 @@ from lab.views.labs import LabView
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import World, lab_request
 
-pytestmark = pytest.mark.rare
-
 OLDER, NEWER = "mariadb:10.11", "mariadb:11.8"
 OLD, NEW = "10.11.6", "11.8.6"
 
@@ -71,6 +69,7 @@ def test_a_branch_of_a_lab_half_way(ctx: Context) -> None:
     assert engines(now) == mariadb(OLD, NEW)
 
 
+@pytest.mark.rare
 def test_branches_of_a_lab_that_was_upgraded(ctx: Context) -> None:
     """Protects the way back: each snapshot of it, and its origin, can still be branched."""
     before = upgraded(ctx)
@@ -100,6 +99,7 @@ def test_a_branch_of_a_branch_has_what_that_was_made_with(ctx: Context) -> None:
     assert engines(rollback(ctx, RollBack(lab="first"), timeout=20)) == mariadb(OLD, OLD)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("node", ["n2", "n1"])
 def test_an_archive_of_a_snapshot_has_the_servers_of_then(tmp_path: Path, node: str) -> None:
     here, there = Side(tmp_path / "here"), Side(tmp_path / "there")

@@ -18,8 +18,6 @@ from lab.observe.ways import Rows
 from tests.support.lifecycle_world import World, lab_request
 from tests.unit.lifecycle.labs.test_upgrade_replicates import answering, port
 
-pytestmark = pytest.mark.rare
-
 
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
@@ -27,6 +25,7 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
         yield opened
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("hanging", [("n1",), ("n1", "n2")])
 def test_a_server_that_hangs_delays_no_row_of_another(
     ctx: Context, hanging: tuple[str, ...]

@@ -23,8 +23,6 @@ from tests.support import mariadb_server, mysql_server
 from tests.support.lifecycle_world import World, lab_request
 from tests.support.mariadb_server import NoServer
 
-pytestmark = pytest.mark.rare
-
 SERIES = {"mariadb": ("mariadb:10.11", "mariadb:11.8"), "mysql": ("mysql:8.4", "mysql:9.7")}
 OLDER, NEWER = SERIES["mariadb"]
 Answer = Callable[[int, str], list[Rows] | None]
@@ -44,6 +42,7 @@ def directions(view: UpgradeView) -> dict[str, list[tuple[str, str]]]:
     return {node: [(one.source, one.target) for one in found] for node, found in steps.items()}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     ("blueprint", "values", "found"),
     [
@@ -98,6 +97,7 @@ def test_each_direction(
     assert view.lost == 0
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("several", [False, True])
 def test_a_group(ctx: Context, several: bool) -> None:
     older, newer = SERIES["mysql"]
@@ -138,6 +138,7 @@ def answering(ctx: Context, answer: Answer) -> Context:
     return replace(ctx, sql_all=ask)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(("source", "target"), [("n1", "n2"), ("n2", "n1")])
 def test_a_direction_that_does_not_replicate(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, source: str, target: str
@@ -164,6 +165,7 @@ def test_a_direction_that_does_not_replicate(
     assert inspect.lab(ctx, "shop").engine_version == "10.11.6"
 
 
+@pytest.mark.rare
 def test_a_replica_that_does_not_answer(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "SETTLED", 0.5)
     up(ctx, lab_request("replication", "shop", nodes=2, engine=OLDER))
@@ -179,6 +181,7 @@ def test_a_replica_that_does_not_answer(ctx: Context, monkeypatch: pytest.Monkey
     assert (view.steps[-1].state, view.steps[-1].why) == ("rolled back", said)
 
 
+@pytest.mark.rare
 def test_a_node_that_takes_no_row(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects who writes through any node of a cluster: that it is Synced is not enough."""
     monkeypatch.setattr(probe, "SETTLED", 0.5)
@@ -223,6 +226,7 @@ def test_the_provider_of_each_node(ctx: Context) -> None:
     ]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("family", ["mariadb", "mysql"])
 def test_how_a_real_server_refuses_rows_that_is_read_only(family: str) -> None:
     """Protects labs with one that writes: the others say so in a way that is known.

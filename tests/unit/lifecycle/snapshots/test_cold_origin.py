@@ -26,8 +26,6 @@ from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from tests.support.lifecycle_world import World, lab_request
 
-pytestmark = pytest.mark.rare
-
 SOON = 6.0
 """Seconds after which nodes that are never ready are given up."""
 INIT = "CREATE TABLE t (a INT); INSERT INTO t VALUES (1);"
@@ -56,6 +54,7 @@ def rows(ctx: Context, name: str = "shop") -> set[int]:
     return {int(str(one)) for one in found}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", KINDS)
 def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
     """Protects labs: they were ruined, or were without the statements that were given."""
@@ -83,6 +82,7 @@ def test_back_to_the_state_after_creation(world: World, kind: str) -> None:
         assert rows(ctx) == {1}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", [pytest.param("star", marks=pytest.mark.rare), "group", "galera"])
 @pytest.mark.parametrize("step", ["form.begin", "personalise.begin"])
 def test_one_that_was_cut_is_completed(world: World, kind: str, step: str) -> None:
@@ -98,6 +98,7 @@ def test_one_that_was_cut_is_completed(world: World, kind: str, step: str) -> No
         assert start(ctx, "shop", timeout=SOON).state == "ready"
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", ["star", "chain", "group", "galera-dr"])
 def test_one_node_that_would_not_be_formed(world: World, kind: str) -> None:
     """Protects the whole lab, which a rollback that cannot be completed locks."""
@@ -150,6 +151,7 @@ def test_one_node_in_front_of_servers(world: World) -> None:
         assert rows(ctx) == {2}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", ["star", "group", "single"])
 def test_a_branch_of_it(world: World, kind: str) -> None:
     """Protects branches of the origin, whose disks are not formed either."""

@@ -41,8 +41,6 @@ from lab.spec import LabSpec
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import World, lab_request
 
-pytestmark = pytest.mark.rare
-
 OLDER = "mariadb:10.11"
 
 
@@ -66,6 +64,7 @@ def versions(ctx: Context, name: str = "two") -> list[str]:
     return [node.engine_version for node in inspect.lab(ctx, name).nodes]
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("blueprint", ["galera", "replication"])
 def test_every_verb(tmp_path: Path, blueprint: str, cold: bool) -> None:
@@ -97,6 +96,7 @@ def test_every_verb(tmp_path: Path, blueprint: str, cold: bool) -> None:
             down(ctx, name)
 
 
+@pytest.mark.rare
 def test_a_remote_site_of_another_series(tmp_path: Path) -> None:
     """A replica may be newer than its cluster, and follows it, cold and warm."""
     asked = lab_request(
@@ -117,6 +117,7 @@ def test_a_remote_site_of_another_series(tmp_path: Path) -> None:
                 down(ctx, name)
 
 
+@pytest.mark.rare
 def test_a_template_is_that_of_its_images(tmp_path: Path) -> None:
     """Protects clones: another series is another template, and the same one by another name not."""
     with World(tmp_path).open() as ctx:
@@ -159,6 +160,7 @@ def test_it_is_shown_where_versions_differ(tmp_path: Path) -> None:
     assert seen.template == made.template
 
 
+@pytest.mark.rare
 def test_it_travels(tmp_path: Path) -> None:
     """Protects archives of several images: template and snapshot, with RAM."""
     here, there = Side(tmp_path / "here", forms=True), Side(tmp_path / "there")

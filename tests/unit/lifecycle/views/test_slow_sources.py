@@ -22,8 +22,6 @@ from lab.observe.ways import Rows
 from lab.views.labs import LabStatus, LabView
 from tests.support.lifecycle_world import World, lab_request
 
-pytestmark = pytest.mark.rare
-
 LIMIT = 1.5
 BUSY = 2.5
 """Seconds more that a look may take on a busy machine."""
@@ -83,6 +81,7 @@ def states(view: LabView) -> dict[str, str]:
     return {node.name: node.state for node in view.nodes}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_silent_node_would_have_said_is_unknown(tmp_path: Path, kind: str) -> None:
     """Protects from a fault that is none: replicas of a source that is only not heard."""
@@ -124,6 +123,7 @@ def _check_what_answers(view: LabView) -> None:
         assert not why_no_writes(view)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", ["star", "chain", "ring", "group", "dr"])
 def test_a_source_that_answers_late_is_waited_for(tmp_path: Path, kind: str) -> None:
     """Protects looks on busy hosts: a lab is ready that was found ready before."""
@@ -135,6 +135,7 @@ def test_a_source_that_answers_late_is_waited_for(tmp_path: Path, kind: str) -> 
         assert slow.asked <= 4, "each question is more work for it"
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("kind", ["star", "fan-in", "dr", "ring"])
 def test_silent_nodes_cost_no_more_than_one(tmp_path: Path, kind: str) -> None:
     """Protects the limit: what answers is seen, however many others do not."""
