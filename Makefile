@@ -19,7 +19,7 @@ python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep fuzz bench release lock clean
+.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep test-kvm fuzz bench release lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -83,6 +83,10 @@ test-zfs: venv-dev ## all tests on real ZFS: here if this host has it, else in g
 
 test-zfs-keep: venv-dev ## keep such a guest running, for many runs in it (CONTRIBUTING.md)
 	@$(python) -m testvm keep $(addprefix --release ,$(ZFS_RELEASES))
+
+test-kvm: venv-dev ## labs under KVM in machines of both Debian releases, by an emulated SVM where this host has no KVM: about an hour
+	@scripts/machine
+	@$(suite) --only e2e --all -- tests/e2e/test_kvm.py tests/contract/test_hypervisor_libvirt.py $(PYTEST)
 
 fuzz: venv-dev ## damaged inputs for each reader of foreign bytes, five minutes each
 	$(python) -m pytest tests/fuzz -m rare $(PYTEST)

@@ -42,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _test(options: argparse.Namespace) -> int:
     tests = options.words
-    why = "releases were named" if options.releases else host.why_not()
+    why = _why_in_a_guest(options)
     if not why:
         _say("this host has ZFS: no guest is needed")
         os.environ.update(runner.handed_over(options.give, options.give))
@@ -54,6 +54,19 @@ def _test(options: argparse.Namespace) -> int:
     beside = [Beside(_command(one, options, words[one]), timeout=LIMIT) for one in others]
     status = _test_release(first, options, words[first])
     return max([status, *(one.end(sys.stdout.buffer) for one in beside)])
+
+
+def _why_in_a_guest(options: argparse.Namespace) -> str:
+    """Why the tests do not run on this host itself; empty if they do."""
+    if options.kvm:
+        return "KVM within a machine was asked for"
+    return "releases were named" if options.releases else host.why_not()
+
+
+def _load(options: argparse.Namespace) -> machine.Load:
+    if options.kvm:
+        return machine.Load.KVM
+    return machine.Load.GUESTS if options.give else machine.Load.TESTS
 
 
 def _command(release: Release, options: argparse.Namespace, tests: Sequence[str]) -> list[str]:
@@ -70,6 +83,7 @@ def _command(release: Release, options: argparse.Namespace, tests: Sequence[str]
     ]
     words += ["--memory", f"{options.memory >> 20}M"]
     words += ["--give", str(options.give)] if options.give else []
+    words += ["--kvm"] if options.kvm else []
     return [*words, "--", *tests]
 
 
@@ -81,7 +95,7 @@ def _test_release(release: Release, options: argparse.Namespace, tests: Sequence
             status = runner.in_guest(
                 image, release, tests, sys.stdout.buffer,
                 accelerator=accelerator, memory=options.memory, timeout=options.timeout,
-                given=options.give,
+                load=_load(options), given=options.give,
             )  # fmt: skip
     except HostUnfit as error:
         _say(f"{release.suite}: skipped because {_because(error)}")
@@ -106,7 +120,8 @@ def _keep(options: argparse.Namespace) -> int:
         say(f"booting ({accelerator}); Ctrl-C ends it")
         kept.keep(
             cache.directory(), image, release, say,
-            accelerator=accelerator, memory=options.memory, given=options.give,
+            accelerator=accelerator, memory=options.memory, load=_load(options),
+            given=options.give,
         )  # fmt: skip
     return 0
 
@@ -224,6 +239,9 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=parse_size, default=machine.MEMORY, metavar="SIZE")
     parser.add_argument(
         "--give", type=Path, metavar="FILE", help="let the guest read FILE, as a disk"
+    )
+    parser.add_argument(
+        "--kvm", action="store_true", help="with KVM in the guest; where it is emulated, so is SVM"
     )
 
 

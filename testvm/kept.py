@@ -39,6 +39,7 @@ def keep(
     *,
     accelerator: machine.Accelerator,
     memory: int,
+    load: machine.Load = machine.Load.TESTS,
     given: Path | None = None,
 ) -> None:
     """Boot ``image`` and keep it running until it is switched off or we are interrupted."""
@@ -51,7 +52,7 @@ def keep(
             path.unlink(missing_ok=True)
         argv = machine.argv(
             image, initrd, accelerator, _listening(agent), console=_listening(console),
-            memory=memory, once=False, given=given,
+            memory=memory, once=False, load=load, given=given,
         )  # fmt: skip
         threading.Thread(target=_announce, args=(cache, release, say), daemon=True).start()
         try:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from lab.hypervisor.libvirt.probe import no_kvm, tsc_khz
@@ -33,6 +34,14 @@ _CMDLINE = "console=ttyS0 net.ifnames=0 mitigations=off audit=0 random.trust_cpu
 _EMULATED = "norandmaps init_on_alloc=0 tsc=reliable"
 
 
+class Load(Enum):
+    """What runs in a guest: the tests alone, guests of its own, or those under its own KVM."""
+
+    TESTS = "tests"
+    GUESTS = "guests"
+    KVM = "kvm"
+
+
 @dataclass(frozen=True)
 class Accelerator:
     """How fast a guest runs here. ``why`` tells why not faster; ``tsc_khz``: see its probe."""
@@ -42,26 +51,31 @@ class Accelerator:
     why: str = ""
     tsc_khz: int = 0
 
-    def options(self, *, busy: bool) -> list[str]:
-        """QEMU's options; ``busy``: guests of its own will run in the guest.
+    def options(self, load: Load) -> list[str]:
+        """QEMU's options.
 
         Emulated, one CPU does the work of the tests in less time than two: processors that wait
         for each other (for each change of a page table, say) cost the host most of what they
         spare, and more where other guests want its cores. Processes still race each other: the
         kernel preempts them. Guests within it, each in a QEMU with threads, keep two CPUs busy.
+
+        KVM within it needs one CPU: with two that run at once, a guest of QEMU 7.2's and 10.0's
+        emulated SVM soon has its host's state in place of its own, and hangs. With the fifth level
+        of page tables each fault of a nested guest costs more.
         """
         if self.kvm:
             return ["-accel", "kvm", "-smp", "2", "-cpu", self.cpu]
-        how = ["tcg,thread=multi", "-smp", "2"] if busy else ["tcg", "-smp", "1"]
-        return ["-accel", *how, "-cpu", self.cpu]
+        if load is Load.GUESTS:
+            return ["-accel", "tcg,thread=multi", "-smp", "2", "-cpu", self.cpu]
+        fewer = ",la57=off" if load is Load.KVM else ""
+        return ["-accel", "tcg", "-smp", "1", "-cpu", self.cpu + fewer]
 
-    @property
-    def cmdline(self) -> str:
-        """The kernel command line of the guest."""
-        if self.kvm:
-            return _CMDLINE
-        known = f" tsc_early_khz={self.tsc_khz}" if self.tsc_khz else ""
-        return f"{_CMDLINE} {_EMULATED}{known}"
+    def cmdline(self, load: Load) -> str:
+        """The kernel command line of the guest; ``guest/boot`` reads ``testvm.kvm``."""
+        words = [_CMDLINE]
+        if not self.kvm:
+            words += [_EMULATED, *([f"tsc_early_khz={self.tsc_khz}"] if self.tsc_khz else [])]
+        return " ".join([*words, *(["testvm.kvm"] if load is Load.KVM else [])])
 
     def __str__(self) -> str:
         return "KVM" if self.kvm else f"emulated: {self.why}"
@@ -107,6 +121,7 @@ def argv(
     console: str,
     memory: int,
     once: bool,
+    load: Load,
     given: Path | None = None,
 ) -> list[str]:
     """The command that boots ``image``.
@@ -115,13 +130,13 @@ def argv(
     connected to; ``memory`` in bytes; ``once``: the guest ends with its first conversation;
     ``given``: a file that it may read.
     """
-    busy = given is not None
     words = ["setpriv", "--pdeathsig", "KILL", EMULATOR, "-name", f"lab-test-{image.name}"]
-    words += ["-machine", "pc", *accelerator.options(busy=busy)]
+    words += ["-machine", "pc", *accelerator.options(load)]
     words += ["-m", f"{memory >> 20}M"]
     words += ["-display", "none", "-no-user-config", "-nodefaults", "-no-reboot"]
     words += ["-kernel", str(image / "kernel"), "-initrd", str(initrd)]
-    words += ["-append", f"{accelerator.cmdline} loglevel=4{' testvm.once' if once else ''}"]
+    once_only = " testvm.once" if once else ""
+    words += ["-append", f"{accelerator.cmdline(load)} loglevel=4{once_only}"]
     for name, serial in (("disk", "root"), ("blank", "pool0"), ("blank", "pool1")):
         words += ["-drive", _drive(image / f"{name}.raw", serial)]
         words += ["-device", f"virtio-blk-pci,drive={serial},serial={serial}"]

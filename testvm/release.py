@@ -29,7 +29,7 @@ PACKAGES = (
     "file", "gcc", "libc6-dev", "linux-headers-cloud-amd64", "make", "zfsutils-linux",
     # ... runs the tests, and guests of its own.
     "e2fsprogs", "libvirt-clients", "libvirt-daemon-driver-qemu", "libvirt-daemon-system",
-    "procps", "python3", "python3-libvirt", "qemu-system-x86", "qemu-utils",
+    "ovmf", "procps", "python3", "python3-libvirt", "qemu-system-x86", "qemu-utils",
     # For people.
     "less", "strace",
 )  # fmt: skip

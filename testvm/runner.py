@@ -100,6 +100,7 @@ def in_guest(
     accelerator: machine.Accelerator,
     memory: int,
     timeout: float,
+    load: machine.Load = machine.Load.TESTS,
     given: Path | None = None,
 ) -> int:
     """Boot ``image``, run the tests in it, copy their output to ``out``; pytest's exit status.
@@ -118,7 +119,7 @@ def in_guest(
     ):
         argv = machine.argv(
             image, initrd, accelerator, f"socket,path={name},abstract=on",
-            console="stdio,signal=off", memory=memory, once=True, given=given,
+            console="stdio,signal=off", memory=memory, once=True, load=load, given=given,
         )  # fmt: skip
 
         def talk() -> None:

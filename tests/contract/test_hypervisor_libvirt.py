@@ -15,6 +15,7 @@ import pytest
 
 from lab.errors import HostUnfit, RestoreFailed
 from lab.hypervisor import Disk, FirmwareBoot, GuestSpec, Hypervisor, memory_of
+from lab.hypervisor.libvirt.probe import no_kvm
 from lab.paths import Home
 from lab.wait import Deadline, until
 from tests.contract.hypervisor_contract import Site, WarmContract
@@ -29,17 +30,29 @@ def _driver() -> type:
     return found
 
 
-def _open(sockets: Path, home: str) -> ClosableHypervisor:
+def _open(sockets: Path, accelerator: str, home: str) -> ClosableHypervisor:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
 
-    return LibvirtHypervisor(home=home, sockets=sockets, accelerator="tcg")
+    return LibvirtHypervisor(home=home, sockets=sockets, accelerator=accelerator)
+
+
+def _accelerators() -> tuple[str, ...]:
+    """Those of this host: guests are emulated anywhere."""
+    why, _ = no_kvm(listed=True, session=os.geteuid() != 0)
+    return ("tcg",) if why else ("tcg", "kvm")
+
+
+@pytest.fixture(scope="module", params=_accelerators())
+def accelerator(request: pytest.FixtureRequest) -> str:
+    """What runs the guests of a test."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def run_as() -> tuple[int, int] | None:
+def run_as(accelerator: str) -> tuple[int, int] | None:
     """Whom QEMU runs as; skips where libvirt or QEMU is missing."""
     try:
-        hypervisor = _driver()(home="ct", sockets=Path("/nowhere"), accelerator="tcg")
+        hypervisor = _driver()(home="ct", sockets=Path("/nowhere"), accelerator=accelerator)
         owner: tuple[int, int] | None = hypervisor.run_as
     except HostUnfit as unfit:
         pytest.skip(f"{unfit}: {' '.join(unfit.details)}")
@@ -48,7 +61,7 @@ def run_as() -> tuple[int, int] | None:
 
 
 @pytest.fixture
-def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
+def site(accelerator: str, run_as: tuple[int, int] | None) -> Iterator[Site]:
     # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
     directory = Path(tempfile.mkdtemp(prefix="lab-ct-"))
     directory.chmod(0o711)
@@ -59,7 +72,7 @@ def site(run_as: tuple[int, int] | None) -> Iterator[Site]:
         if run_as is not None:
             os.chown(path, *run_as)
 
-    made = Site(partial(_open, home.sockets), directory, give, _booted)
+    made = Site(partial(_open, home.sockets, accelerator), directory, give, _booted)
     try:
         yield made
     finally:

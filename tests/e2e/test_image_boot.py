@@ -37,6 +37,7 @@ BOOT_TIMEOUT = 120.0
 STOP_TIMEOUT = 60.0
 OVMF = ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_CODE_4M.fd")
 MAC = "52:54:00:4c:00:01"
+_CPUS = {"tcg": "max,cx16=off", "kvm": "host"}
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +175,7 @@ def free_port() -> int:
 
 @contextmanager
 def machine(
-    image: BuiltImage, directory: Path, how: Sequence[str], disk: Path
+    image: BuiltImage, directory: Path, how: Sequence[str], disk: Path, accelerator: str = "tcg"
 ) -> Iterator[Machine]:
     """A guest with ``disk``, started as ``how`` says; always ended at the end."""
     for tool in ("qemu-system-x86_64", "qemu-img"):
@@ -185,7 +186,7 @@ def machine(
     console = f"socket,id=console,path={directory}/console,server=on,wait=off"
     argv = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none",
-        "-machine", "q35,accel=tcg", "-cpu", "max,cx16=off", "-m", "768", *how,
+        "-machine", f"q35,accel={accelerator}", "-cpu", _CPUS[accelerator], "-m", "768", *how,
         "-drive", f"file={disk},format={disk_format},if=none,id=os,snapshot=on",
         "-device", "virtio-blk-pci,drive=os,serial=lab-os,bootindex=1",
         "-drive", f"file={seed(directory, image)},format=raw,if=none,id=seed,readonly=on",
@@ -261,6 +262,11 @@ def test_direct_boot_on_a_grown_disk(built: BuiltImage, short: Path) -> None:
 
 def test_firmware_boot(built: BuiltImage, short: Path) -> None:
     """What bhyve does: firmware, boot loader, the same command line; the power button works."""
+    boots_by_firmware(built, short, "tcg")
+
+
+def boots_by_firmware(built: BuiltImage, short: Path, accelerator: str) -> None:
+    """Skips without firmware."""
     firmware = next((path for path in OVMF if Path(path).exists()), None)
     if firmware is None:
         pytest.skip("OVMF is not installed (package ovmf)")
@@ -270,7 +276,7 @@ def test_firmware_boot(built: BuiltImage, short: Path) -> None:
         "-drive", f"if=pflash,format=raw,readonly=on,file={firmware}",
         "-drive", f"if=pflash,format=raw,file={variables}",
     ]  # fmt: skip
-    with machine(built, short, how, built.disks["os"]) as guest:
+    with machine(built, short, how, built.disks["os"], accelerator) as guest:
         assert b"MariaDB" in guest.greeting()
         cmdline = guest.run("/usr/bin/cat", "/proc/cmdline").split()
         assert [word for word in cmdline if not word.startswith("initrd=")] == built.cmdline.split()

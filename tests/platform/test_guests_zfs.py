@@ -6,10 +6,7 @@ cluster) is not what is to be proved here. tests/e2e/test_zvols.py makes one and
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
-import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,15 +25,14 @@ from lab.names import Owner
 from lab.run import run
 from lab.spec import NodeSize
 from lab.storage import Volume
-from lab.units import GIB, MIB
+from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.contract import zfs_site
 from tests.contract.hypervisor_site import free_port
 from tests.e2e.e2e_site import Site
+from tests.platform.handed import GIVEN, bring, on_zvols
 from testvm.overlay import cpio
 
-GIVEN = os.environ.get("LAB_TEST_GIVEN", "")
-"""Path and size of the archive, with a colon between: on a disk, zeros follow."""
 SLOW = 2400.0
 """Seconds: guests in a guest without KVM are emulated twice."""
 
@@ -46,63 +42,11 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def libvirtd() -> Iterator[None]:
-    """libvirt, started for these tests if nobody else did."""
-    if _answers():
-        yield
-        return
-    daemons = [
-        subprocess.Popen([name], stderr=subprocess.DEVNULL) for name in ("virtlogd", "libvirtd")
-    ]
-    try:
-        assert until(lambda: _answers() or None, Deadline.after(60), first=0.2)
-        yield
-    finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-            daemon.wait(30)
-
-
-def _answers() -> bool:
-    argv = ["virsh", "-q", "-c", default_uri(), "version"]
-    return subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 0
-
-
-@pytest.fixture(scope="module")
-def big_pool(tmp_path_factory: pytest.TempPathFactory, libvirtd: None) -> Iterator[str]:
-    """A pool with room for an image."""
-    del libvirtd  # its guests end before the pool does
-    why = zfs_site.why_not()
-    if why:
-        pytest.skip(why)
-    with zfs_site.pool(tmp_path_factory.mktemp("pool"), 7 * GIB) as name:
-        yield name
-
-
-@pytest.fixture(scope="module")
 def site(big_pool: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """An installation on that pool, with the template."""
-    # Not pytest's directory: that can only be entered by who runs the tests, not by QEMU.
-    root = Path(tempfile.mkdtemp(prefix="lab-zvols-"))
-    root.chmod(0o711)
-    config = tmp_path_factory.mktemp("config")
-    own = {"XDG_CONFIG_HOME": str(config), "LAB_READY_TIMEOUT": f"{SLOW:g}"}
-    site = Site(root, settings=own)
-    try:
-        site.lab("host", "init", "--pool", f"{big_pool}/lab")
-        _import(site)
+    with on_zvols(big_pool, tmp_path_factory.mktemp("config"), SLOW) as site:
+        bring(site)
         yield site
-    finally:
-        site.remove()
-
-
-def _import(site: Site) -> None:
-    path, _, size = GIVEN.rpartition(":")
-    archive = site.root / "archive"
-    with archive.open("wb") as file:
-        run(["head", "-c", size, path], timeout=SLOW, log=file)
-    site.lab("template", "import", str(archive), timeout=SLOW)
-    archive.unlink()
 
 
 def test_a_lab_lives_on_zvols(site: Site, big_pool: str) -> None:
