@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 T = TypeVar("T")
 
+_SIGNS = 100_000
+"""Signs of progress that a deadline remembers at most: after that it moves no more."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class Deadline:
-    """A moment on the monotonic clock, in seconds."""
+    """A moment on the monotonic clock, in seconds. With ``latest`` progress moves it, up to then.
+
+    ``within``: how long after the last progress it is at least.
+    """
 
     at: float
+    latest: float = 0.0
+    within: float = 0.0
+    _seen: set[int] = field(default_factory=set, repr=False, compare=False)
 
     @staticmethod
-    def after(seconds: float) -> Deadline:
-        """``seconds`` from now."""
-        return Deadline(time.monotonic() + seconds)
+    def after(seconds: float, *, slower: float = 1.0) -> Deadline:
+        """``seconds`` from now; up to ``slower`` times as long while there is progress.
+
+        It is at least half of ``seconds`` after the last progress: what hangs from its first
+        half on ends as without ``slower``.
+        """
+        now = time.monotonic()
+        return Deadline(now + seconds, now + seconds * slower, seconds / 2)
+
+    def saw(self, sign: Hashable) -> None:
+        """Note what was found; that is progress if it was not found before."""
+        key = hash(sign)  # it may be all that a program printed
+        if self.latest > self.at and key not in self._seen and len(self._seen) < _SIGNS:
+            self._seen.add(key)
+            self.at = max(self.at, min(time.monotonic() + self.within, self.latest))
 
     @property
     def left(self) -> float:

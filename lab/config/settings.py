@@ -106,7 +106,8 @@ class Settings:
     )
     """Ports that labs may use, both ends included."""
     ready_timeout: Seconds = 600.0
-    """How long nodes may take to get ready once their guests were started; see ``--timeout``."""
+    """How long nodes may take to get ready once their guests were started; three times as long
+    while they make progress (see ``--timeout``)."""
     answer_timeout: Seconds = 2.0
     """Seconds within which all nodes must answer ``lab ls``, ``lab status`` and the service; a
     node that does not is ``unreachable``, but one that has begun to answer gets four times as long.

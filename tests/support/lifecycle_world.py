@@ -108,6 +108,7 @@ class World:
     ports: tuple[int, int] = (31000, 31999)
     publish: str = LOOPBACK
     publish_name: str = ""
+    ready_timeout: float = 20.0
     answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
     build: Callable[..., BuiltImage] = build
     redirects: bool = False
@@ -121,7 +122,7 @@ class World:
     def settings(self) -> Settings:
         return Settings(
             self.home, "tester", hypervisor="fake", storage="fake",
-            ready_timeout=20.0, answer_timeout=self.answer_timeout,
+            ready_timeout=self.ready_timeout, answer_timeout=self.answer_timeout,
             memory_floor=0, port_range=self.ports,
             publish=self.publish, publish_name=self.publish_name,
         )  # fmt: skip

@@ -23,6 +23,7 @@ from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
 from lab.state import open_late
 from lab.storage import Storage
+from lab.wait import Deadline
 
 if TYPE_CHECKING:
     from lab.hypervisor.libvirt.driver import LibvirtHypervisor
@@ -58,6 +59,9 @@ def _ask_text(
 Opener = Callable[..., AbstractContextManager["Context"]]
 """Opens a context from settings and a listener, as ``open_context`` does."""
 
+SLOWER = 3.0
+"""How many times ``ready_timeout`` nodes may take that make progress: three of Galera took 1250 s
+in an emulated machine on a busy host, 180 s on a calm one."""
 RunAs = tuple[int, int] | None
 """User and group (ids) that QEMU runs as; None if that is us."""
 
@@ -126,6 +130,15 @@ class Context:
     def home(self) -> Home:
         """Where everything is kept."""
         return self.settings.home
+
+    def ready_by(self, timeout: float) -> Deadline:
+        """When nodes that were just started must be ready.
+
+        ``timeout`` seconds from now. If these are the setting's, nobody said how long this host
+        may take: nodes that get on, but slowly, have ``SLOWER`` times as long.
+        """
+        patient = timeout == self.settings.ready_timeout
+        return Deadline.after(timeout, slower=SLOWER if patient else 1.0)
 
 
 def hypervisor_of(settings: Settings) -> str:

@@ -30,7 +30,6 @@ from lab.observe.ask import through_agent, through_port
 from lab.observe.target import size_of
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
-from lab.wait import Deadline
 
 STOPPED: Mapping[str, Any] = {
     "state": "stopped", "started": None, "why_cold": "", "ready_seconds": None,
@@ -115,7 +114,7 @@ def bring_back(
     ``start`` does.
     """
     boot(ctx, record, wanted)
-    deadline = Deadline.after(timeout)
+    deadline = ctx.ready_by(timeout)
     plan = record.plan
     found = running_nodes(ctx, record.name)
     # The certificates that they have may be too old to be believed.

@@ -251,7 +251,7 @@ def resume(
                 images,
                 nodes,
                 prepared,
-                Deadline.after(timeout),
+                ctx.ready_by(timeout),
                 end_sessions=source.in_use and not keep_sessions,
                 # What it is a clone of has other identities; what was captured of itself has these.
                 identity=0 if source.owner.name == record.name else record.identity,
@@ -289,7 +289,7 @@ def boot_clones(
 ) -> None:
     """Boot ``nodes``, clones that never ran, and make them usable."""
     power.boot(ctx, record, _with_others(ctx, record, nodes))
-    deadline, plan = Deadline.after(timeout), record.plan
+    deadline, plan = ctx.ready_by(timeout), record.plan
     cluster = running_nodes(ctx, record.name)
     whole = len(nodes) == len(nodes_of(ctx, record.name))
     if whole and unformed(ctx, parent_of(record)):

@@ -31,7 +31,6 @@ from lab.requests.labs import CreateLab
 from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.views.labs import FIRST_USE, LabView
-from lab.wait import Deadline
 
 Refuse = Callable[[Context, str, str], None]
 """Records of a template, by its name, why its RAM was not restored."""
@@ -121,7 +120,7 @@ def start_nodes(
                 prepared = prepare(ctx, lab, nodes)
             else:
                 prepared = clone(ctx, capture, formation)
-                deadline = Deadline.after(timeout)
+                deadline = ctx.ready_by(timeout)
                 if unformed(ctx, capture.ref):
                     until_formed(ctx, nodes, plan, images, deadline, formed=formed)
                 elif not capture.warm:

@@ -64,7 +64,7 @@ def form(
 ) -> Deadline:
     """Create, boot and form; the owner's lock is held and its segment reserved.
 
-    Returns when the nodes must be ready: ``timeout`` seconds after they were started. Raises
+    Returns when the nodes must be ready: see ``Context.ready_by``, from their start. Raises
     NotReady if they are no cluster by then, InvalidSpec for options that a server refuses, and as
     storage and hypervisor do. What was made stays: the caller releases the owner.
     """
@@ -75,7 +75,7 @@ def form(
     with ctx.progress.step("boot", "booting the nodes"):
         specs = [_prepare(ctx, formation, node, volumes[node.name]) for node in formation.nodes]
         each(ctx.hypervisor.start, specs)
-    deadline = Deadline.after(timeout)
+    deadline = ctx.ready_by(timeout)
     until_formed(
         ctx, formation.nodes, formation.blueprint, formation.images, deadline, formed=formed
     )
@@ -96,7 +96,7 @@ def until_formed(
     ``formed`` is called when they are, before they execute what a user gave to them. Raises
     NotReady, and InvalidSpec where servers refuse what was given to them.
     """
-    engines, cluster = engines_of(nodes, images), GuestCluster(ctx, nodes)
+    engines, cluster = engines_of(nodes, images), GuestCluster(ctx, nodes, deadline.saw)
     with ctx.progress.step("form", "forming the cluster"):
         if plan.options.set or plan.options.my_cnf:
             _until_started(ctx, cluster, plan, engines, deadline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from lab.blueprints import (
     has_server,
 )
 from lab.config.profile import EngineProfile
+from lab.errors import CommandFailed, NotReady
 from lab.guest import network, seed
 from lab.hypervisor import Disk, Forward, GuestSpec, Network
 from lab.lifecycle.core.context import Context
@@ -295,10 +296,14 @@ def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiri
 
 @dataclass(frozen=True)
 class GuestCluster:
-    """See ``lab.blueprints.Cluster``; programs run through the channels of the guests."""
+    """See ``lab.blueprints.Cluster``; programs run through the channels of the guests.
+
+    ``saw`` is called with what each of them answered: another answer than before is progress.
+    """
 
     ctx: Context
     nodes: Sequence[Node]
+    saw: Callable[[Hashable], object] = field(default=lambda _: None, repr=False, compare=False)
 
     @property
     def members(self) -> list[Member]:
@@ -311,7 +316,12 @@ class GuestCluster:
         """See Cluster."""
         (node,) = (node for node in self.nodes if node.name == member.name)
         channel = self.ctx.hypervisor.channel(node.guest)
-        output = channel.run(argv, stdin=stdin, timeout=timeout, halt=self.ctx.progress.halt)
+        try:
+            output = channel.run(argv, stdin=stdin, timeout=timeout, halt=self.ctx.progress.halt)
+        except (CommandFailed, NotReady) as error:
+            self.saw((member.name, *argv, str(error)))
+            raise
+        self.saw((member.name, *argv, output))
         return output.decode(errors="replace")
 
     def each(self, step: Callable[[Member], T]) -> list[T]:

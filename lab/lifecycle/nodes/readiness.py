@@ -76,6 +76,7 @@ def first_missing(
                     details=tail(ctx.home.console_log(node.guest)),
                 )
             missing = ask_node(node, size, blueprint, answer, way).missing
+            deadline.saw((node.name, missing))
             if missing is None:
                 return None
         return missing and (node.is_proxy, WORST.index(missing[1]), missing[0])

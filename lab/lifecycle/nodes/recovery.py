@@ -70,6 +70,7 @@ def until_back(
         if deadline.passed:
             raise not_ready(ctx, nodes, blueprint, missing)
         rescue.observe_and_remedy()
+        deadline.saw((missing, *rescue.seen.items()))
         if time.monotonic() - max(rescue.answering, rescue.since) >= pace.boot:
             booted()
 

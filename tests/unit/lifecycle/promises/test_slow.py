@@ -87,6 +87,42 @@ def test_a_wait_ends_in_time_however_slow_a_server_is(ctx: Context) -> None:
     assert time.monotonic() - began < 1.0 + 4 * PATIENCE
 
 
+def test_nodes_that_get_on_have_longer_than_the_setting_says(tmp_path: Path) -> None:
+    """Protects cold starts on a slow or busy host, and `--timeout` as a limit."""
+    world = World(tmp_path, ready_timeout=1.0)
+    with world.open() as ctx:
+        up(ctx, lab_request("single", "shop"))
+        nodes, record = nodes_of(ctx, "shop"), record_of(ctx, "shop")
+        for timeout in (1.0, 0.9):
+            slow = Starting(ctx, 1.8)
+            ask = through_port(
+                replace(ctx, sql_all=slow).ways, record.plan, account_of(ctx.home, record), nodes
+            )
+            deadline = ctx.ready_by(timeout)
+            if timeout == world.ready_timeout:
+                until_ready(ctx, nodes, record.plan, ask, deadline, pause=0.01)
+                assert time.monotonic() > slow.began + 1.0
+            else:
+                with pytest.raises(NotReady):
+                    until_ready(ctx, nodes, record.plan, ask, deadline, pause=0.01)
+
+
+class Starting:
+    """A server that says each tenth of a second what it does now, and takes a while to start."""
+
+    def __init__(self, ctx: Context, seconds: float) -> None:
+        self.began = time.monotonic()
+        self._seconds = seconds
+        self._sql_all = ctx.sql_all
+
+    def __call__(self, *words: Any, **how: Any) -> list[Rows]:
+        """What the server says once it has started."""
+        passed = time.monotonic() - self.began
+        if passed < self._seconds:
+            raise NotReady(f"step {int(passed * 10)}")
+        return self._sql_all(*words, **how)
+
+
 def _never(*_: object, timeout: float, **__: object) -> list[Rows]:
     time.sleep(timeout)
     raise NotReady("no SQL", begun=True)
