@@ -16,6 +16,7 @@ from bench import (
     datasets,
     engines,
     firmware,
+    growth,
     machine,
     measure,
     readers,
@@ -110,6 +111,7 @@ def _labs(
         *_under_load(home, runs, log),
         *service.over_http(home, runs.service, log),
         service.clients(home, log),
+        *service.pipelines(home, runs.pipelines, log),
         measure.listing(other, runs.ls, log),
         measure.at_once(home, runs.at_once, log),
     ]
@@ -133,6 +135,7 @@ _PARTS: dict[str, _Measure] = {
         home, runs.engines, runs.megabytes, log
     ),
     "upgrades": lambda home, _, __, log, ___: engines.upgrades(home, log),
+    "growth": lambda home, _, runs, log, __: growth.growth(home, runs.growth, log),
     "readers": lambda home, other, runs, log, _: readers.readers(
         home, other, runs.readers, runs.polled, log
     ),

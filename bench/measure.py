@@ -43,9 +43,12 @@ class Runs:
     datasets: int = 5
     topologies: int = 5
     engines: int = 5
+    growth: int = 3
     readers: int = 5
     polled: float = 60.0
     """Seconds for which clients poll."""
+    pipelines: float = 90.0
+    """Seconds for which CI pipelines make labs."""
     megabytes: int = 1000
     """Of SQL, in the dataset."""
 
@@ -65,8 +68,10 @@ QUICK = Runs(
     datasets=1,
     topologies=1,
     engines=1,
+    growth=1,
     readers=1,
     polled=10.0,
+    pipelines=20.0,
     megabytes=100,
 )
 

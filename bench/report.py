@@ -18,6 +18,7 @@ TITLES = {
     "engines": "Engines",
     "mysql": "Data of MySQL",
     "upgrades": "Upgrades",
+    "growth": "Growth",
     "readers": "Readers",
 }
 """The parts of the benchmark, and their sections of the page."""

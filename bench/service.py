@@ -8,11 +8,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+from msgspec import to_builtins
 
 from bench.figures import Figure, Target
 from bench.labs import Failed, Home, ended
 from bench.measure import UP, Log, check, labs_removed
+from bench.topologies import check as used
 from lab.client import Client
 from lab.errors import LabError
 from lab.paths import Home as LabHome
@@ -56,6 +59,7 @@ def over_http(home: Home, runs: int, log: Log) -> list[Figure]:
     """Warm labs by three ways, one after the other in each run; the template is there."""
     token = LabHome(home.root).admin_token
     direct, beyond, remote_beyond = [], [], []
+    removed: list[float] = []
     with serving(home) as url:
         remote = replace(home, env={"LAB_URL": url, "LAB_TOKEN_FILE": str(token)})
         with Client(url, token.read_text().strip()) as client:
@@ -65,6 +69,10 @@ def over_http(home: Home, runs: int, log: Log) -> list[Figure]:
                     took = posted(client, home.name(2), 3)
                     client.delete(home.name(2))
                     there = _up(remote, home.name(3))
+                    client.create("single", name=home.name(4))
+                    began = time.perf_counter()
+                    client.delete(home.name(4))
+                    removed.append(time.perf_counter() - began)
                     direct.append(took)
                     beyond.append(took - here)
                     remote_beyond.append(there - here)
@@ -93,7 +101,67 @@ def over_http(home: Home, runs: int, log: Log) -> list[Figure]:
             "differences within a run",
             failed=failed,
         ),
+        Figure(
+            "`DELETE /v1/labs/{name}` of a `single`",
+            "s",
+            tuple(removed),
+            Target(0.6, 0.4),
+            "from the request to the end of its job",
+            failed=runs - len(removed),
+        ),
     ]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Clients of a kind that create, use and delete labs, each on its own."""
+
+    blueprint: str
+    nodes: int
+    clients: int
+    target: Target
+
+
+PIPELINES = (
+    Pipeline("single", 1, 12, Target(65, 90, at_least=True)),
+    Pipeline("galera", 3, 4, Target(28, 40, at_least=True)),
+)
+
+
+def pipelines(home: Home, seconds: float, log: Log) -> list[Figure]:
+    """How many labs a minute CI pipelines get through, by blueprint."""
+    token = LabHome(home.root).admin_token
+    figures = []
+    for kind in PIPELINES:
+        name = f"{kind.clients} pipelines of `{kind.blueprint}`, {kind.nodes} nodes, over the API"
+        ended_: list[float] = []
+        with log.attempt(name), labs_removed(home), serving(home) as url:
+            home.run("template", "build", kind.blueprint, "--nodes", str(kind.nodes))
+            end = time.perf_counter() + seconds
+
+            def work(
+                number: int, kind: Pipeline = kind, url: str = url, end: float = end
+            ) -> list[float]:
+                done = []
+                with Client(url, token.read_text().strip()) as client:
+                    while time.perf_counter() < end:
+                        name = home.name(number)
+                        lab = client.create(kind.blueprint, nodes=kind.nodes, name=name)
+                        used(to_builtins(lab))
+                        client.delete(name)
+                        done.append(time.perf_counter())
+                return done
+
+            with ThreadPoolExecutor(kind.clients) as pool:
+                try:
+                    for done in pool.map(work, range(1, kind.clients + 1)):
+                        ended_ += [moment for moment in done if moment <= end]
+                except LabError as error:
+                    raise Failed(str(error)) from error
+        rate = (len(ended_) * 60 / seconds,) if ended_ else ()
+        note = f"labs a minute that were created, written to and deleted, in {seconds:.0f} s"
+        figures.append(Figure(name, "1/min", rate, kind.target, note, failed=not rate))
+    return figures
 
 
 def clients(home: Home, log: Log) -> Figure:
