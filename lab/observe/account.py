@@ -20,6 +20,11 @@ class Account:
     TLS."""
     verify: bool = True
     """Whether to check that certificate, and that it is for ``host``."""
+    plain: bool = False
+    """Whether its server also takes it without TLS."""
+    peer: int | None = None
+    """The user (id) whose program has to be at the other end of a connection on this host. It then
+    needs no TLS: only that program reads what is sent, and a login costs a guest a tenth of it."""
     plugin: str = NATIVE
     """How the account authenticates. With ``caching_sha2_password`` a server that was started again
     is sent the password itself, so it takes TLS with ``verify``."""
@@ -28,3 +33,8 @@ class Account:
     def usable(self) -> bool:
         """Whether a server can be asked: none is sent a password unless it is the one meant."""
         return self.plugin == NATIVE or (bool(self.ca) and self.verify)
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.ca) and self.peer is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +13,7 @@ from lab.blueprints import Blueprint, gtid
 from lab.blueprints.dialects import dialect_of, plugin_of
 from lab.errors import CommandFailed, LabError, NotFound, NotReady
 from lab.guest import network
-from lab.hypervisor import GuestChannel, Hypervisor
+from lab.hypervisor import GuestChannel, Hypervisor, Unanswered
 from lab.names import LOOPBACK, node_name
 from lab.observe.account import Account
 from lab.observe.states import NodeState, Requirement
@@ -85,7 +86,7 @@ def through_port(
     until then, and one that is slow gets more time. One without SQL is asked for its guest agent.
     ``down``: the names of those that do not run; ``once``: see ``_sources_first``.
     """
-    server = ways.kept or ways.sql_all
+    server, runs_as = ways.kept or ways.sql_all, _runs_as(ways.hypervisor)
 
     def put(node: Target, question: str, seconds: float) -> Mapping[str, str]:
         if not node.has_sql:
@@ -94,6 +95,8 @@ def through_port(
         at_node = account_at(account, node.guest_address)
         if node.has_server and not dialect_of(node.release).tls:
             at_node = replace(at_node, ca="", plugin=plugin_of(node.release))
+        elif node.has_server and runs_as is not None and at_node.plain:
+            at_node = replace(at_node, peer=runs_as)
         through = blueprint.through(node.role)
         if not through:
             # One with SELECT would be taken for use of the lab.
@@ -119,6 +122,17 @@ def through_port(
     if deadline is not None:
         ask = _patient(ask, deadline)
     return _sources_first(blueprint, nodes, ask, patience, down=down, once=once)
+
+
+def _runs_as(hypervisor: Hypervisor) -> int | None:
+    """The user (id) whose programs forward the ports of guests; None where nothing does."""
+    try:
+        if not hypervisor.capabilities().forwards:
+            return None
+        user = hypervisor.run_as
+    except Unanswered:
+        return None
+    return user[0] if user else os.geteuid()
 
 
 def _patient(put: _Put, deadline: Deadline) -> _Put:

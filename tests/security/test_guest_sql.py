@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import tracemalloc
 from dataclasses import replace
@@ -137,3 +138,17 @@ def test_a_password_is_sent_to_the_node_itself_only(checks: bool, tmp_path: Path
         with pytest.raises(NotReady, match="no SQL"):
             ask(replace(account, ca=""), plain, "SELECT 1", timeout=1.0)
     assert not leak.exists() or b"lab\0" not in leak.read_bytes()
+
+
+def test_without_tls_only_the_program_is_asked_that_forwards_the_port(tmp_path: Path) -> None:
+    """Protects labs from other users of the host, who may listen at the port of a stopped node."""
+    leak = tmp_path / "leak"
+    made = signed(tmp_path)
+    ours = Account(ACCOUNT.user, ACCOUNT.password, ca=str(made.ca), peer=os.geteuid())
+    with behaving("sql-clear", "tcp:0", leak) as port:
+        with pytest.raises(NotReady) as failed:
+            ask(replace(ours, peer=os.geteuid() + 1), port, "SELECT 1", timeout=5)
+        assert "another program" in failed.value.details[0]
+        assert b"lab\0" not in _content(leak)
+    with behaving("sql-columns", "tcp:0") as port:
+        assert ask(ours, port, "SELECT 1", timeout=5).rows == (("NaN",),)

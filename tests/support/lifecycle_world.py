@@ -162,7 +162,7 @@ class World:
             del timeout, whole
             ask_one = partial(
                 fake.servers.sql, port, account.user, account.password,
-                host=account.host, tls=bool(account.ca), plugin=account.plugin,
+                host=account.host, tls=account.tls, plugin=account.plugin,
             )  # fmt: skip
             found = map(ask_one, statements)
             return [Rows(result.columns, result.rows, result.affected) for result in found]

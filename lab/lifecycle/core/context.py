@@ -265,7 +265,7 @@ def _fake(settings: Settings, store: Store, progress: Progress) -> Iterator[Cont
         del timeout, whole  # the fake answers at once, and little
         ask_one = partial(
             fake.servers.sql, port, account.user, account.password,
-            host=account.host, tls=bool(account.ca), plugin=account.plugin,
+            host=account.host, tls=account.tls, plugin=account.plugin,
         )  # fmt: skip
         found = map(ask_one, statements)
         return [Rows(result.columns, result.rows, result.affected) for result in found]

@@ -11,6 +11,7 @@ from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
 from lab.names import EVERYWHERE, LOOPBACK, is_loopback
 from lab.observe.account import Account
+from lab.passwords import NATIVE
 from lab.paths import Home
 from lab.state.records import LabRecord, NodeRecord
 from lab.views.labs import SSL_MODE
@@ -31,7 +32,9 @@ def account_of(home: Home, record: LabRecord, *, verify: bool = True) -> Account
     host = LOOPBACK if record.address == EVERYWHERE else record.address
     release = release_of(record)
     ca = str(home.ca) if dialect_of(release).tls else ""
-    return Account(record.user, record.password, host, ca, verify, plugin_of(release))
+    plugin = plugin_of(release)
+    plain = plugin == NATIVE and not beyond(record)
+    return Account(record.user, record.password, host, ca, verify, plain, plugin=plugin)
 
 
 def release_of(record: LabRecord) -> Release:
