@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 
@@ -78,7 +79,19 @@ def _page(
         "datasets.html",
         at="/datasets",
         datasets=datasets.list_datasets(core, caller),
+        loads=_loads(core, caller),
         key=forms.new_key(),
         typed=typed or {},
         **pages.outcome(error),
     )
+
+
+def _loads(core: Core, caller: Caller) -> Mapping[str, str]:
+    """The jobs that load versions now, by version; empty for those that the caller may not see."""
+    found: dict[str, str] = defaultdict(str)
+    for record in core.store.images.all():
+        if record.dataset and record.state == "building":
+            job = core.store.jobs.find(record.job)
+            if job is not None and caller.sees(job.project):
+                found[f"{record.dataset}@{record.version}"] = job.id
+    return found

@@ -63,3 +63,20 @@ def test_a_template_that_is_being_formed(tmp_path: Path) -> None:
         assert "building since 20" in card
         for early in ("formed", "disks only", "0B"):
             assert early not in card, early
+
+
+def test_a_dataset_that_is_being_loaded(tmp_path: Path) -> None:
+    """Protects who waits for it: the job that loads it is a click away, for who may see it."""
+    with held(tmp_path, "hypervisor.start") as (here, reached):
+        asked = {"name": "crm", "source": "generate:sysbench?tables=1&rows=10", "shared": True}
+        job = here.ask("POST", "/v1/datasets", asked).json()["id"]
+        assert reached.wait(20)
+        with visit(here) as client:
+            card = unescape(client.get("/datasets").text).partition("<article")[2]
+            assert "loading since 20" in card
+            assert f'href="{place_of(client)}/jobs/{job}"' in card
+            assert client.get(f"/jobs/{job}").status_code == 200
+        with visit(here, here.token()) as client:  # of another project
+            card = unescape(client.get("/datasets").text).partition("<article")[2]
+            assert "loading since 20" in card
+            assert "/jobs/" not in card
