@@ -146,8 +146,8 @@ def _check_alone(job: JobRecord, unfinished: Sequence[JobRecord]) -> None:
         if job.kind in _ALONE and other.kind in _ALONE and other.lab == job.lab:
             raise Busy(
                 f"the lab {job.lab} is busy: the job {other.id} ({other.kind}) has not ended",
-                hint="try again when it ends;"
-                f" GET /v1/jobs/{other.id}?wait=60 waits for it, POST .../cancel ends it",
+                hint="try again when it ends: the page Jobs shows and cancels it, as do"
+                f" GET /v1/jobs/{other.id}?wait=60 and POST /v1/jobs/{other.id}/cancel",
             )
 
 
@@ -177,6 +177,6 @@ def _check_number(job: JobRecord, unfinished: Sequence[JobRecord], most: int) ->
     if job.kind not in _ONCE and own >= most:
         raise LimitReached(
             f"this token has {own} jobs that have not ended, its limit is {most}",
-            hint="wait for them (the page Jobs, or GET /v1/jobs?state=queued), or cancel some",
+            hint="wait for them, or cancel some; the page Jobs, or GET /v1/jobs, lists the jobs",
             retry_after=_RETRY,
         )

@@ -85,7 +85,9 @@ def submit_branch(
         for one in names:
             if one and core.store.labs.find(one):
                 raise Conflict(
-                    f"lab {one} exists already", hint="choose another name, or DELETE it"
+                    f"lab {one} exists already",
+                    hint=f"choose another name; `lab down {one}`, or DELETE /v1/labs/{one},"
+                    " removes it",
                 )
 
     return submit(jobs, job, check)

@@ -236,7 +236,7 @@ def _check_unused(owner: Owner, users: Sequence[str]) -> None:
     if users:
         raise Conflict(
             f"the {owner.kind} {owner.name} is used by {', '.join(users)}",
-            hint="DELETE these first; set the count of a warm pool to 0 to remove its labs",
+            hint="remove these first; set the count of a warm pool to 0 to remove its labs",
         )
 
 

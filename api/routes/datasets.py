@@ -313,7 +313,8 @@ def submit_refresh(
             if other.kind == "refresh-dataset" and other.about == job.about:
                 raise Conflict(
                     f"the dataset {name} is being refreshed by the job {other.id}",
-                    hint=f"try again when it ends; GET /v1/jobs/{other.id}?wait=60 waits for it",
+                    hint="try again when it ends: the page Jobs shows it, as does"
+                    f" GET /v1/jobs/{other.id}?wait=60",
                 )
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, job.project, [guest], added="this dataset's loading")
@@ -338,7 +339,8 @@ def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> Job
     if users and not defer:
         raise Conflict(
             f"the dataset {which} is used by {', '.join(_seen(core, caller, users)) or 'labs'}",
-            hint="DELETE these first, or use ?defer=true: it is removed with the last of them",
+            hint="remove these first, or use `lab dataset rm --defer`, or ?defer=true:"
+            " it is removed with the last of them",
         )
     request = DeleteDataset(which=which, defer=defer)
     job = new_job(caller.token, request, project=found[-1].project or None)

@@ -124,7 +124,8 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
         refuse_removed(record)
         if record.heartbeat is None:
             raise Conflict(
-                f"the lab {name} was created without a heartbeat", hint="PATCH extends its lease"
+                f"the lab {name} was created without a heartbeat",
+                hint=f"`lab extend {name} TTL`, or PATCH /v1/labs/{name}, extends its lease",
             )
         now = time.time()
         core.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
@@ -209,7 +210,9 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None)
         check_quota(core, caller.token, spec, taken)
         if spec.name and core.store.labs.find(spec.name):
             raise Conflict(
-                f"lab {spec.name} exists already", hint="choose another name, or DELETE it"
+                f"lab {spec.name} exists already",
+                hint=f"choose another name; `lab down {spec.name}`, or DELETE"
+                f" /v1/labs/{spec.name}, removes it",
             )
 
     return submit(jobs, job, check)
@@ -237,7 +240,10 @@ def submit_delete(
         check_match(record, if_match)
         project, created_at = record.project, record.created_at
         if record.protected and not force:
-            raise Conflict(f"the lab {name} is protected", hint="?force=true removes it")
+            raise Conflict(
+                f"the lab {name} is protected",
+                hint=f"`lab down --force {name}`, or DELETE with ?force=true, removes it",
+            )
     else:  # not in the state database, found by its tags: for admins
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -239,3 +240,24 @@ def test_quoted_errors_are_errors() -> None:
     wanted = [part.strip(" ,:") for part in quoted if len(part.split()) > 1]
     assert len(wanted) > 10
     assert [part for part in wanted if part not in code] == []
+
+
+REQUEST = re.compile(r"\b(GET|POST|PATCH|DELETE)\b|\?[a-z]+=")
+WITHOUT_REQUESTS = re.compile(r"`lab |\bpage\b")
+
+
+def test_hints_of_the_api_are_for_all_who_read_them() -> None:
+    """Protects who uses `lab --remote` or the page: the service's hints are printed there too."""
+    hints = {}
+    for path in sorted((ROOT / "api").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                constants = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+                text = "".join(map(str, constants))
+                hints[f"{path.relative_to(ROOT)}:{node.lineno}: {text}"] = text
+    assert len(hints) > 50
+    # Only clients of the API send If-Match.
+    for_clients = [said for said, hint in hints.items()
+                   if REQUEST.search(hint) and not WITHOUT_REQUESTS.search(hint)
+                   and "ETag" not in hint]  # fmt: skip
+    assert not for_clients, "\n".join(for_clients)
