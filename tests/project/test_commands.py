@@ -20,9 +20,11 @@ DOORS = frozenset(
     {"run", "output", "feed", "lines", "conversation", "on_terminal", "Popen", "execvp", "execv",
      "execve", "_run", "_output", "zfs"}
 )  # fmt: skip
-"""Functions whose arguments, or the first of them, are an argv."""
+"""Functions whose arguments, or the first or second of them, are an argv."""
 VARIABLES = frozenset({"argv", "command"})
-READS = ("lab.run", "from lab import run", "subprocess", ".channel(", "execv", "commands.zfs")
+READS = (
+    "lab.run", "from lab import run", "subprocess", ".channel(", ".run(", "execv", "commands.zfs"
+)  # fmt: skip
 """A module without any of these runs no programs."""
 
 OURS: dict[str, frozenset[str]] = {
@@ -45,6 +47,7 @@ OURS: dict[str, frozenset[str]] = {
         {"*(f'::{path}' for path in sorted(parents))", "disk", "esp", "source",
          "str(root_size(size) // _BLOCK)", "str(size // _BLOCK)"}
     ),
+    "lab/imagebuild/contain.py": frozenset({"*command"}),  # that of its caller
     "lab/imagebuild/isolate.py": frozenset({"*mapped", "*userns.confined()"}),
     "lab/imagebuild/userns.py": frozenset({"*confined()", "*words", "path", "str(process)"}),
     "lab/storage/flatten.py": frozenset({"os.fspath(top)"}),
@@ -53,7 +56,7 @@ OURS: dict[str, frozenset[str]] = {
          "job.out / 'disk.raw'", "job.root / 'opt/python'", "str(DISK // 4096)",
          "str(_CHROOT)", "str(job.root)"}
     ),
-    "testvm/machine.py": frozenset({"*how", "*words", "emulator"}),
+    "testvm/machine.py": frozenset({"*words", "emulator"}),
     "testvm/runner.py": frozenset({"*([] if named else [TESTS])", "*pytest_options(options)"}),
     # in a guest: databases are checked, names of files are ours, engines' facts are those of an
     # image that was checked
@@ -71,11 +74,29 @@ OURS: dict[str, frozenset[str]] = {
     ),
     "lab/lifecycle/labs/upgrade.py": frozenset({"*engine_units(ctx, new.key)"}),
     "lab/lifecycle/nodes/readiness.py": frozenset({"*engine_units(ctx, node.image)"}),
+    # of our programs in a guest, which know no options; units of engines' facts, names of nodes,
+    # numbers, and variables of a table of ours
+    "lab/blueprints/rejoin.py": frozenset({"*words"}),
+    "lab/blueprints/server.py": frozenset(
+        {"*history", "*program", "engines[m.name].service", "str(own)"}
+    ),
+    "lab/blueprints/switchover.py": frozenset(
+        {"*own.lead", "*self._role(node).follow", "new.node", "self.engines[member.name].service",
+         "self.engines[node].service", "str(newest.epoch)"}
+    ),
+    # statements of SQL, which are no argv
+    "lab/blueprints/group.py": frozenset(
+        {"*self.renewal(engine)", "_login(own)",
+         "*server.accounts(engine, user, password, self.options, tls=tls)"}
+    ),
+    "lab/blueprints/replication.py": frozenset({"*statements"}),
     # one word behind the address of a node, where a shell reads it
     "lab/cli/terminal/in_node.py": frozenset(
         {"*with_options(self._way, 'ControlMaster=no')", "command"}
     ),
-    # behind `sh -c SCRIPT sh`, so they are its arguments, which the script puts behind `--`
+    # behind `sh -c SCRIPT sh`: absolute paths of ours, and a number
+    "lab/hypervisor/agent.py": frozenset({"f'{mode:o}'", "path"}),
+    # the same, with paths of users, which the script puts behind `--`
     "lab/cli/verbs/copy.py": frozenset({"*wanted", "*words", "own"}),
     "lab/lifecycle/labs/query.py": frozenset({"found"}),  # a program's absolute path
     # names of volumes, snapshots and file systems, which begin with the name of a pool
@@ -117,13 +138,7 @@ def argvs(tree: ast.AST) -> Iterator[Sequence[ast.expr]]:
     """The argv in a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in DOORS and node.args:
-                first = node.args[0]
-                if isinstance(first, ast.List | ast.Tuple):
-                    yield first.elts
-                elif name == "zfs" or (name in ("run", "_run") and _is_constant(first)):
-                    yield node.args
+            yield from _of_call(node)
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if isinstance(node.value, ast.List | ast.Tuple) and any(
@@ -136,6 +151,18 @@ def argvs(tree: ast.AST) -> Iterator[Sequence[ast.expr]]:
                 yield node.value.elts
 
 
+def _of_call(call: ast.Call) -> Iterator[Sequence[ast.expr]]:
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name in DOORS and call.args:
+        first = call.args[0]
+        if isinstance(first, ast.List | ast.Tuple):
+            yield first.elts
+        elif name == "zfs" or (name in ("run", "_run") and _is_constant(first)):
+            yield call.args
+        elif len(call.args) > 1 and isinstance(call.args[1], ast.List | ast.Tuple):
+            yield call.args[1].elts  # behind the node in which it runs, or a program's path
+
+
 def _is_constant(item: ast.expr) -> bool:
     return (isinstance(item, ast.Name) and item.id.lstrip("_").isupper()) or (
         isinstance(item, ast.Constant) and isinstance(item.value, str)
@@ -143,12 +170,16 @@ def _is_constant(item: ast.expr) -> bool:
 
 
 def modules() -> list[Path]:
-    """The program's modules that run programs."""
+    """The program's modules that run programs.
+
+    Those of images/guest are left out: they run in a guest, as its root, and root of a guest has
+    all that an option could give there. Those of lab/fake run no programs.
+    """
     found = []
     for top in ("lab", "api", "testvm"):
         for path in sorted((ROOT / top).rglob("*.py")):
             place = path.relative_to(ROOT).as_posix()
-            if place.startswith(("lab/api", "lab/recipes", "lab/fake", "lab/blueprints")):
+            if place.startswith(("lab/api", "lab/recipes", "lab/fake")):
                 continue
             if any(word in path.read_text(encoding="utf-8") for word in READS):
                 found.append(path)
