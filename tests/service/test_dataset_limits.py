@@ -20,6 +20,7 @@ from lab.api.jobs.quota import Loading, uploaded
 from lab.api.jobs.submit import new_job
 from lab.config.datasetfile import ScheduledDataset
 from lab.errors import LimitReached, NotFound
+from lab.lifecycle.datasets import load
 from lab.lifecycle.service import token as tokens
 from lab.requests.datasets import RefreshDataset
 from lab.units import GIB, MIB
@@ -118,6 +119,24 @@ def test_a_scheduled_refresh_has_the_limits_of_the_project(tmp_path: Path) -> No
         with pytest.raises(LimitReached, match="more than 8M"):
             loading(8 * MIB + 1)
         here.settled(30)
+
+
+def test_statements_of_tokens_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator may load what a server takes."""
+    assert load._STATEMENT == 64 * MIB
+    monkeypatch.setattr(load, "_STATEMENT", 128 << 10)  # the same in less time
+    long = f"INSERT INTO t VALUES ('{'x' * (130 << 10)}');"
+    sql = f"CREATE TABLE t (a TEXT);\n{long}\n"
+    with site(tmp_path) as here:
+        token = here.token()
+        body = asked(here, token, tmp_path, sql)
+        job = here.ask("POST", "/v1/datasets", body, token=token).json()["id"]
+        found = here.ask("GET", f"/v1/jobs/{job}?wait=60", token=token).json()
+        assert found["state"] == "failed"
+        assert "statement 2, " in found["error"]["detail"]
+        assert "is longer than 128K" in found["error"]["detail"]
+        answer = here.ask("POST", "/v1/datasets?wait=60", asked(here, here.admin, tmp_path, sql))
+        assert answer.status_code == 201, answer.text
 
 
 def test_uploads_at_the_same_time_share_the_quota(tmp_path: Path) -> None:
