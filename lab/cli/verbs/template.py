@@ -85,6 +85,12 @@ def _each(view: TemplateView, what: str, text: Callable[[Any], str]) -> str:
     return ",".join(dict.fromkeys(map(text, found)))
 
 
+def _start(view: TemplateView) -> str:
+    if view.state == "building":
+        return "-"  # its RAM, if it gets any, is captured last
+    return "warm" if view.warm else "cold"
+
+
 def shown(views: Sequence[TemplateView], now: float) -> str:
     """Templates, a line each."""
     return table(
@@ -103,7 +109,7 @@ def shown(views: Sequence[TemplateView], now: float) -> str:
                 _each(view, "disk", size_or_dash),
                 _each(view, "image", str),
                 view.state,
-                "warm" if view.warm else "cold",
+                _start(view),
                 size_or_dash(view.size),
                 seconds_or_dash(view.form_seconds),
                 view.use,

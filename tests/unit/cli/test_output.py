@@ -19,15 +19,17 @@ from lab.cli import main
 from lab.cli.terminal.show import preview_text
 from lab.cli.terminal.table import facts, table
 from lab.cli.terminal.tree import topology_text, tree_text
+from lab.cli.verbs import template as template_verbs
 from lab.cli.verbs.dataset import shown
 from lab.errors import StatementRefused
 from lab.guest.authority import make
 from lab.observe.ways import NodeResults, Rows
 from lab.progress import Step
+from lab.units import counted
 from lab.views.host import Finding, GcReport, HostView
 from lab.views.labs import LabView, Link, PlannedNode
 from lab.views.snapshots import SnapshotView
-from tests.support.cli_views import lab_view, preview_view
+from tests.support.cli_views import lab_view, preview_view, template_view
 from tests.unit.cli.test_fake_lifecycle import HERE, FakeLifecycle, dataset_view
 
 UP = """\
@@ -174,6 +176,17 @@ def test_ls(capsys: Capture) -> None:
     )
 
 
+def test_ls_of_a_lab_that_is_being_created(capsys: Capture) -> None:
+    """Protects from taking for there what was only requested, until there is an order for it."""
+    world = FakeLifecycle()
+    asked = lab_view(state="creating", nodes=0, requested_nodes=2, engine_version="", started="")
+    world.views = {"pxc": asked, "next": replace(asked, name="next", image="mariadb-0123456789ab")}
+    rows = [line.split() for line in out(capsys, "ls", world=world).splitlines()[1:]]
+    assert rows[0][:7] == ["pxc", "pxc", "mariadb", "requested", "2", "requested", "creating"]
+    assert rows[1][:5] == ["next", "pxc", "mariadb", "2", "creating"]
+    assert "engine    mariadb requested\n" in out(capsys, "status", "pxc", world=world)
+
+
 def test_nothing_to_list_is_said_on_stderr(capsys: Capture) -> None:
     """Protects pipes: an empty list is no data, and JSON's is still a list."""
     assert main(["ls"], lifecycle=FakeLifecycle()) == 0
@@ -236,6 +249,33 @@ replication
     found = json.loads(out(capsys, "status", "-o", "json", world=world))["lab"]
     assert found["links"][1] == {"source": "n2", "replica": "n3", "kind": "1h late", "known": ""}
     assert [(node["position"], node["behind"]) for node in found["nodes"]][2] == ("0-1-40", 2)
+
+
+def test_a_proxy_is_drawn_above_its_servers(capsys: Capture) -> None:
+    """Protects the picture from saying that a proxy replicates from a server."""
+    world = FakeLifecycle()
+    view = replicating(Link("n1", "n2"), roles=("source", "replica", "proxy"))
+    n1, n2, proxy = view.nodes
+    proxy = replace(proxy, position="", services={"rw": 3306, "ro": 3307, "ssh": 22})
+    world.views["pxc"] = replace(view, nodes=(n1, n2, proxy))
+    assert out(capsys, "status", world=world).endswith(
+        """
+replication
+└─ n3  proxy
+   └─ n1  source  0-1-42
+      └─ n2  replica  0-1-42
+"""
+    )
+
+
+def test_status_names_the_options_of_the_lab(capsys: Capture) -> None:
+    """Protects who has several labs of a blueprint from looking at the wrong one."""
+    world = FakeLifecycle("pxc")
+    assert "options" not in out(capsys, "status", world=world)
+    chosen = {"semi_sync": True, "delay": 3600.0, "on": ["n3"], "set": ["max_connections=50"]}
+    world.views["pxc"] = lab_view(options=chosen)
+    text = out(capsys, "status", world=world)
+    assert "\noptions   semi-sync, delay 1h on n3, set max_connections=50\n" in text
 
 
 def test_topologies_that_are_no_trees() -> None:
@@ -487,6 +527,28 @@ def test_images_and_templates(capsys: Capture) -> None:
     ]  # fmt: skip
     assert out(capsys, "template", "build", "pxc", "-o", "name") == "feedfacefeedface\n"
     assert out(capsys, "template", "ls").splitlines()[1].endswith("RAM was refused")
+
+
+def test_templates_that_differ_in_options() -> None:
+    """Protects who removes one: the rows of two templates of a blueprint are not the same."""
+    plain = template_view()
+    chain = replace(plain, options={"topology": "chain", "semi_sync": True})
+    heads, *rows = template_verbs.shown([plain, chain], 0.0).splitlines()
+    at = heads.index("OPTIONS")
+    assert [row[at : heads.index("NODES")].strip() for row in rows] == [
+        "-", "topology chain, semi-sync"]  # fmt: skip
+
+
+def test_a_template_that_is_being_formed_has_no_start_yet() -> None:
+    """Protects from a "cold" that only means that nothing was captured so far."""
+    being = replace(template_view(), state="building", warm=False, size=0, form_seconds=0.0)
+    heads, row = template_verbs.shown([being], 0.0).splitlines()
+    at = heads.index("START")
+    assert row[at : heads.index("SIZE")].strip() == "-"
+
+
+def test_one_is_not_counted_as_several() -> None:
+    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
 
 
 def test_engines(capsys: Capture) -> None:
