@@ -144,9 +144,13 @@ def _pools(core: Core) -> list[PoolView]:
 
 
 class Pem(Response):
-    """A certificate."""
+    """A certificate, which is a chain of one.
 
-    media_type = "application/x-pem-file"
+    Its type is the one that is registered for certificates as PEM (RFC 8555); the usual
+    application/x-pem-file is not.
+    """
+
+    media_type = "application/pem-certificate-chain"
 
 
 @router.get("/host/ca", operation_id="getAuthority", response_class=Pem)

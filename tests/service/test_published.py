@@ -37,7 +37,7 @@ def test_a_client_can_check_the_databases(tmp_path: Path, monkeypatch: pytest.Mo
         assert login["dsn"].endswith("/?ssl-mode=VERIFY_IDENTITY")
         assert "@localhost:" in login["dsn"]
         answer = here.ask("GET", login["ssl_ca"], token=here.token(scope="read"))
-        assert answer.headers["content-type"].startswith("application/x-pem-file")
+        assert answer.headers["content-type"].startswith("application/pem-certificate-chain")
         assert answer.text == here.service.core.settings.home.ca.read_text()
         assert "PRIVATE" not in answer.text
         assert here.client.get(login["ssl_ca"]).status_code == 401
