@@ -93,17 +93,25 @@ def mysql() -> Path:
         pytest.skip(str(why))
 
 
+def without_mysqltest(script: Path, to: Path) -> Path:
+    """A script of MySQL's tests as its client takes it: without the commands of mysqltest."""
+    sql = re.sub(r"(?m)^--[a-z].*\n?", "", script.read_text())
+    # mysqltest ends this command by the delimiter that it replaces.
+    delimiter = re.compile(r"(?m)^DELIMITER (?:(\S+);|;\S+)$")
+    to.write_text(delimiter.sub(lambda found: f"DELIMITER {found[1] or ';'}", sql))
+    return to
+
+
 @pytest.mark.rare
 def test_dumps_of_mysql(image: Site, mysql: Path, tmp_path: Path) -> None:
     """Sakila, with its views, triggers and routines; and 67 MB of rows by MySQL 8.0's mysqldump."""
     site, name = image, f"sakila-{image.token}"
     schema = mysql / "suite/router/include/schema"
-    tables = tmp_path / "sakila.sql"
-    # For mysqltest, which ends this command by the delimiter that it replaces.
-    tables.write_text(re.sub(r"(?m)^DELIMITER (?:(\S+);|;\S+)$",
-                             lambda found: f"DELIMITER {found[1] or ';'}",
-                             (schema / "sakila-schema.sql").read_text()))  # fmt: skip
-    words = ("--from", str(tables), "--sql", str(schema / "sakila-data.sql"))
+    tables, data = (
+        without_mysqltest(schema / f"sakila-{part}.sql", tmp_path / f"sakila-{part}.sql")
+        for part in ("schema", "data")
+    )
+    words = ("--from", str(tables), "--sql", str(data))
     site.lab("dataset", "create", name, *words, "--blueprint", "single", timeout=900)
     lab = site.name("sakila")
     with site.up("single", "--dataset", name, "--name", lab):
