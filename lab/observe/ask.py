@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from lab.blueprints import Blueprint, gtid
 from lab.blueprints.dialects import dialect_of, plugin_of
-from lab.errors import CommandFailed, LabError, NotFound, NotReady
+from lab.errors import CommandFailed, HostUnfit, LabError, NotFound, NotReady
 from lab.guest import network
-from lab.hypervisor import GuestChannel, Hypervisor, Unanswered
+from lab.hypervisor import GuestChannel, Hypervisor
 from lab.names import LOOPBACK, node_name
 from lab.observe.account import Account
 from lab.observe.states import NodeState, Requirement
@@ -95,7 +95,7 @@ def through_port(
         at_node = account_at(account, node.guest_address)
         if node.has_server and not dialect_of(node.release).tls:
             at_node = replace(at_node, ca="", plugin=plugin_of(node.release))
-        elif node.has_server and runs_as is not None and at_node.plain:
+        elif node.has_server and not node.guest_address and at_node.plain:
             at_node = replace(at_node, peer=runs_as)
         through = blueprint.through(node.role)
         if not through:
@@ -125,12 +125,10 @@ def through_port(
 
 
 def _runs_as(hypervisor: Hypervisor) -> int | None:
-    """The user (id) whose programs forward the ports of guests; None where nothing does."""
+    """The user (id) whose programs forward the ports of guests; None where that is not known."""
     try:
-        if not hypervisor.capabilities().forwards:
-            return None
         user = hypervisor.run_as
-    except Unanswered:
+    except HostUnfit:  # it does not answer
         return None
     return user[0] if user else os.geteuid()
 

@@ -61,7 +61,7 @@ def fuzz(
     Fails at the first that raises anything but ``errors``, or takes more than ``limits``;
     hypothesis then shows the smallest that it found. It belongs into the corpus.
     """
-    limits, end, count = limits or Limits(), time.monotonic() + seconds, 0
+    limits, count = limits or Limits(), 0
     brief = seconds <= BRIEF
 
     def one(data: bytes) -> None:
@@ -74,6 +74,7 @@ def fuzz(
 
     for data in corpus:
         one(data)
+    end = time.monotonic() + seconds
 
     # What `make test` finds is found again by the next run; the long one looks elsewhere each time.
     @settings(

@@ -143,7 +143,7 @@ def test_files_are_in_order(tmp_path: Path) -> None:
 
 
 PINNED = {
-    "mariadb": "7354405920eea8ee",
+    "mariadb": "dd51de341076096f",
     "mysql": "731ee8be3ffca599",
     "percona-xtradb-cluster": "5130a6796e9f1035",
 }
