@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.guest.network import inner_address
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import power
+from lab.lifecycle.labs.branch import branch
 from lab.lifecycle.labs.conditions import parse, unmet, why_no_writes
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.query import query
@@ -24,10 +25,10 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs, nodes_of, status
 from lab.lifecycle.snapshots import snapshot
 from lab.observe.ways import Rows
-from lab.requests.labs import RollBack
+from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.views.labs import LabView
-from tests.support.lifecycle_world import World, lab_request
+from tests.support.lifecycle_world import Counter, World, lab_request, raising
 
 STAR = lab_request("replication", "shop")
 KINDS = {
@@ -79,8 +80,11 @@ def _written(ctx: Context, node: str) -> bool:
     return True
 
 
-def check(ctx: Context) -> None:
-    """Fails if a view shows what was planned, or known once, as if it had been observed."""
+def check(ctx: Context, *, starting: bool = False) -> None:
+    """Fails if a view shows what was planned, or known once, as if it had been observed.
+
+    ``starting``: the lab was stopped, and its start did not come to its end.
+    """
     for view in views(ctx):
         states = {node.name: node.state for node in view.nodes}
         silent_ones = {node.name for node in view.nodes if node.is_silent}
@@ -99,7 +103,7 @@ def check(ctx: Context) -> None:
                 if name not in silent_ones:
                     shown = [link.source for link in view.links if link.replica == name]
                     assert shown == real_sources(ctx, name), name
-        assert bool(view.started) == (view.state != "stopped")
+        assert bool(view.started) == (view.state != "stopped" and not starting)
         if view.state != "stopped" or elects:
             assert bool(why_no_writes(view)) != takes_writes(ctx, view), why_no_writes(view)
         else:
@@ -115,8 +119,7 @@ def _check_texts(view: LabView, states: dict[str, str]) -> None:
         if words[0] in states:
             assert states[words[0]] in line, line
             assert "behind" not in line
-    text = lab_text(view, 0.0)
-    assert ("ready in" in text) == (view.state != "stopped")
+    assert ("ready in" in lab_text(view, 0.0)) == bool(view.started)
 
 
 def _check_requirements(ctx: Context) -> None:
@@ -246,6 +249,54 @@ def test_a_rollback_that_was_interrupted_is_named(world: World) -> None:
             assert not view.started
         assert start(ctx, "shop", timeout=20).state == "ready"
         assert not lab(ctx, "shop").interrupted
+
+
+VERBS: dict[str, Callable[[Context], object]] = {
+    "start": lambda ctx: start(ctx, "shop", timeout=20),
+    "stop": lambda ctx: power.stop(ctx, "shop"),
+    "promote": lambda ctx: promote(ctx, "shop", "n2", timeout=20),
+    "branch": lambda ctx: branch(ctx, BranchLab(lab="shop", name="twig"), timeout=20),
+    "snapshot": lambda ctx: snapshot.take(ctx, TakeSnapshot(lab="shop", name="mine")),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "step", "number", "state"),
+    [
+        ("start", "hypervisor.start", 1, "degraded"),
+        ("start", "ready.begin", 0, "degraded"),
+        ("stop", "hypervisor.stop", 1, "degraded"),
+        ("stop", "state.commit", 0, "stopped"),
+        ("promote", "hypervisor.run", 12, "degraded"),
+        ("branch", "hypervisor.resume", 1, "ready"),
+        ("snapshot", "storage.snapshot", 0, "ready"),
+        ("snapshot", "hypervisor.resume", 0, "degraded"),
+    ],
+)
+def test_a_verb_that_was_interrupted(
+    world: World, verb: str, step: str, number: int, state: str
+) -> None:
+    """Protects who looks next: nothing of what the verb was to do, or had begun, is shown as done.
+
+    ``number``: of the steps of that name, before which it is interrupted.
+    """
+    counter = Counter(number, raising(KeyboardInterrupt()))
+
+    def hook(now: str) -> None:
+        if now == step:
+            counter(now)
+
+    with world.open() as ctx:
+        made(ctx, "star")
+        if verb == "start":
+            power.stop(ctx, "shop")
+    with world.open(hook) as ctx, pytest.raises(KeyboardInterrupt):
+        VERBS[verb](ctx)
+    with world.open() as ctx:
+        check(ctx, starting=verb == "start")
+        for view in views(ctx):  # there is no lab but this one
+            assert view.state == state, view
+            assert not view.interrupted
 
 
 def test_a_group_that_loses_its_majority(world: World) -> None:
