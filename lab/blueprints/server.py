@@ -353,6 +353,8 @@ def client(engine: Engine) -> tuple[str, ...]:
         "--binary-mode",
         "--comments",  # in the bodies of routines, which MariaDB's client leaves out
         "--default-character-set=utf8mb4",
+        # Also where users' options turn it off: what is inserted would end with the session.
+        "--init-command=SET SESSION autocommit = 1",
         # Clients of MariaDB since 11.4 want TLS at the socket, too; others do not know the option.
         *(() if dialect_of(engine).tls else ("--loose-ssl=0",)),
     )

@@ -149,6 +149,7 @@ class Masking:
         Raises InvalidSpec for a secret that is too short, HostUnfit without mimesis.
         """
         _check_secret(secret)
+        yield "SET SESSION autocommit = 1"  # see ``masked``
         yield f"CREATE DATABASE {SCRATCH} CHARACTER SET utf8mb4"
         for kind in sorted({rule.kind for table in self.tables for _, rule in table}):
             if kind in REALISTIC:
@@ -172,7 +173,8 @@ class Masking:
         """
         # No part of the server may refuse values that were there before, such as zero dates.
         yield "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO'"
-        yield "SET SESSION foreign_key_checks = 0"
+        # Without autocommit, which users' options may turn off, it would end with the session.
+        yield "SET SESSION foreign_key_checks = 0, autocommit = 1"
         yield f"SET SESSION sort_buffer_size = {memory // _SORTS}"
         # Numbers of rows have no gaps, whatever a cluster's servers have.
         yield "SET SESSION auto_increment_increment = 1, auto_increment_offset = 1"

@@ -161,7 +161,9 @@ def write(
         size = -(-done // MIB) * MIB
         out.write(b"\n" * (size - done))
         out.flush()
-        text = former(dialect) if _is_older(source, found, dialect) else ""
+        # On a server with autocommit=0, what a source does not commit itself would be lost.
+        text = "SET SESSION autocommit=1; "
+        text += former(dialect) if _is_older(source, found, dialect) else ""
         if source is not None and not found.databases:
             text += f"CREATE DATABASE IF NOT EXISTS `{database}`; USE `{database}`;"
         with writing(path):
@@ -180,7 +182,7 @@ def _own_session(dialect: DialectName) -> str:
     """What a user's own SQL begins with, whatever the source before it has set."""
     return (
         f"{former(dialect, off=True)} SET NAMES utf8mb4; SET SESSION sql_mode=DEFAULT,"
-        " time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1;\n"
+        " time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1, autocommit=1;\n"
     )
 
 

@@ -19,7 +19,9 @@ import pytest
 
 from lab.config.enginefile import DialectName
 from lab.datasets.columns import QUERY, from_rows
+from lab.datasets.mask import FORGET, LAST, plan, secret_statements
 from lab.datasets.rows import reading, rows_of
+from lab.datasets.rules import parse
 from lab.datasets.tablespaces import (
     OTHER_INDEXES,
     TABLES,
@@ -486,6 +488,57 @@ def test_what_is_outside_of_databases_is_said(guests: tuple[Guest, Guest]) -> No
     assert "no account, and fail with error 1449: gone@10.20.%; give a file" in said[-1]
     assert "event_scheduler" in said[2]
     assert "far" in said[3]
+
+
+OWN_DEFAULTS = (
+    "autocommit = 0",
+    "sql_mode = 'ANSI_QUOTES'",
+    "sql_mode = 'NO_BACKSLASH_ESCAPES'",
+    "sql_mode = 'ORACLE'",
+)
+PEOPLE = """[tables."shop.people"]
+id = "keep"
+name = "shuffle"
+mail = "email"
+born = "null"
+"""
+
+
+@pytest.mark.parametrize(
+    "default",
+    [pytest.param(one, marks=[] if "auto" in one else pytest.mark.rare) for one in OWN_DEFAULTS],
+)
+def test_masking_on_a_server_with_defaults_of_its_own(
+    guests: tuple[Guest, Guest], default: str
+) -> None:
+    """Protects real values from being in the masked data: options of servers are users'.
+
+    Without autocommit what a session has masked, or loaded, would go with the session.
+    """
+    for guest in guests:
+        guest.server.ask(f"SET GLOBAL {default}")
+    one, other = guests
+    one.server.ask(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.people"
+        " (id INT PRIMARY KEY, name VARCHAR(60), mail VARCHAR(90), born DATE)",
+        "INSERT INTO shop.people VALUES (1, 'A\"da', 'ada@real.test', '1980-01-01'),"
+        " (2, 'Gr`ace', 'grace@real.test', NULL), (3, 'Back/slash', 'back@real.test', NULL)",
+        "UPDATE shop.people SET name = REPLACE(name, '/', CHAR(92))",
+    )
+    secret = b"a secret of a dataset"
+    masking = plan(from_rows(one.server.ask(QUERY)), parse(PEOPLE.encode(), "r.toml"), binds=False)
+    own = secret_statements(secret)
+    created = {"shop.people": one.server.ask("SHOW CREATE TABLE shop.people")[0][1]}
+    one.execute([*own, *masking.first(secret), FORGET])
+    one.execute([*own, *masking.masked(range(len(masking.tables)), created), FORGET])
+    one.execute([LAST])
+    carried(one, other, "shop")
+    rows = other.server.ask("SELECT id, name, mail, born FROM shop.people ORDER BY id")
+    assert [row[0] for row in rows] == [1, 2, 3]
+    assert {row[1] for row in rows} == {'A"da', "Gr`ace", "Back\\slash"}
+    assert {row[3] for row in rows} == {None}
+    assert not [row[2] for row in rows if "real" in row[2] or "@example." not in row[2]]
 
 
 def test_masking_says_how_far_it_is(guests: tuple[Guest, Guest]) -> None:

@@ -20,8 +20,10 @@ from lab.units import MIB
 
 OWN_SESSION = (
     "/*M!110201 SET SESSION character_set_collations=DEFAULT */; SET NAMES utf8mb4; SET SESSION"
-    " sql_mode=DEFAULT, time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1;"
+    " sql_mode=DEFAULT, time_zone=DEFAULT, foreign_key_checks=1, unique_checks=1,"
+    " autocommit=1;"
 )
+BEGINS = "SET SESSION autocommit=1; "
 
 
 def written(tmp_path: Path, *texts: str) -> Spool:
@@ -46,7 +48,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert spool.path.stat().st_mode & 0o777 == 0o600
     lines = [line.strip() for line in text.decode().splitlines() if line.strip()]
     assert lines == [
-        "CREATE DATABASE IF NOT EXISTS `shop`; USE `shop`;",
+        f"{BEGINS}CREATE DATABASE IF NOT EXISTS `shop`; USE `shop`;",
         "CREATE TABLE t (id INT)",
         ";",
         OWN_SESSION,
@@ -91,7 +93,7 @@ def test_a_character_set_has_its_former_collation(
         DumpFile(path), [], tmp_path / "spool", "shop", lambda _: None, dialect=dialect
     )
     text = spool.path.read_text().splitlines()[0]
-    assert text.startswith(first or "CREATE DATABASE")
+    assert text.startswith(BEGINS + (first or "CREATE DATABASE"))
 
 
 def test_what_another_server_lacks_is_left_out(tmp_path: Path) -> None:
