@@ -2,6 +2,10 @@
 
 A lock is an flock(2) on a file in the home. It is exclusive (building, removing) or
 shared (using). Locks are not re-entrant: taking one twice in a row waits for oneself.
+
+An exclusive holder removes the file when it releases the lock, and ``sweep`` removes the others:
+``lab run``, the pytest plugin and CI give each lab and snapshot a new name, so a home that lives
+for months would otherwise keep a file of each.
 """
 
 from __future__ import annotations
