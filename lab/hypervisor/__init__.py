@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NoReturn, Protocol, cast
 
 from lab.errors import HostUnfit, LabError
 from lab.names import GuestName
@@ -350,3 +350,16 @@ def memory_of(hypervisor: Hypervisor) -> Memory:
             details=[hypervisor.capabilities().why_cold],
         )
     return hypervisor.memory
+
+
+class _Silent:
+    def __init__(self, why: Unanswered) -> None:
+        self._why = why
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise self._why
+
+
+def silent(why: Unanswered) -> Hypervisor:
+    """In place of a hypervisor that does not answer: raises ``why``, whatever it is asked."""
+    return cast("Hypervisor", _Silent(why))

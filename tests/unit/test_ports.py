@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lab.config.settings import load
 from lab.guest.network import segment_group
-from lab.hypervisor.libvirt import segments
+from lab.hypervisor.libvirt.driver import segment_is_free
 from lab.lifecycle.core.context import open_context
 from lab.lifecycle.nodes.ports import reserve_ports
 from lab.names import Owner
@@ -33,5 +33,5 @@ def test_a_segment_of_guests_is_passed_over() -> None:
         # As QEMU joins a segment: bound to the group, shared with other guests.
         guest.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         guest.bind((segment_group("home"), 23900))
-        assert not segments.free("home", 23900)
-        assert segments.free("another", 23900)
+        assert not segment_is_free("home", 23900)
+        assert segment_is_free("another", 23900)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lab.errors import Busy, Conflict, LabError
-from lab.lifecycle.nodes import configuration
+from lab.lifecycle.labs import configuration
 from lab.progress import Event, Step
 from lab.requests.labs import EnsureLab
 from lab.views.labs import FIRST_USE

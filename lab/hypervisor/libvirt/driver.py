@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from lab.errors import (
     PortTaken,
     RestoreFailed,
 )
+from lab.guest.network import segment_group
 from lab.hypervisor import (
     SHUTDOWN_SECONDS,
     Capabilities,
@@ -41,7 +43,7 @@ from lab.hypervisor import (
     Network,
 )
 from lab.hypervisor.agent import AgentChannel
-from lab.hypervisor.libvirt import access, device_state, logs, memory_copy, segments, session
+from lab.hypervisor.libvirt import access, device_state, logs, memory_copy, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
 from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
@@ -271,7 +273,7 @@ class LibvirtHypervisor:
 
     def segment_free(self, segment: int) -> bool:
         """See Hypervisor."""
-        return segments.free(self._home, segment)
+        return segment_is_free(self._home, segment)
 
     def channel(self, guest: GuestName) -> AgentChannel:
         """See Hypervisor."""
@@ -349,6 +351,20 @@ def uninterrupted(start: Callable[[], T]) -> T:
             if _INTERRUPTED not in str(error):
                 raise
     return start()
+
+
+def segment_is_free(home: str, segment: int) -> bool:
+    """Whether no guest of the installation ``home`` is on ``segment``.
+
+    A segment is a UDP port of the installation's multicast group.
+    """
+    # Bound without SO_REUSEADDR, unlike in QEMU: so it fails while a guest uses it.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((segment_group(home), segment))
+        except OSError:
+            return False
+        return True
 
 
 def way_out(details: Sequence[str]) -> str:

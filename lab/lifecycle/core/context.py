@@ -15,8 +15,7 @@ from lab.config.settings import Settings
 from lab.distribution import extra
 from lab.errors import HostUnfit
 from lab.host import system
-from lab.hypervisor import Hypervisor, Unanswered
-from lab.hypervisor.silent import silent
+from lab.hypervisor import Hypervisor, Unanswered, silent
 from lab.observe.account import Account
 from lab.observe.ways import Page, Rows, SqlAll, SqlText, Ways
 from lab.paths import Home

@@ -11,10 +11,11 @@ from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.image import named
 from lab.lifecycle.images.order import resolve, with_image
+from lab.lifecycle.labs import configuration
 from lab.lifecycle.labs.reserve import new_record, reserved, traces
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import check_host, make
-from lab.lifecycle.nodes import configuration, inspect
+from lab.lifecycle.nodes import inspect
 from lab.locks.named import held, lock
 from lab.requests.labs import CreateLab
 from lab.spec import LabSpec

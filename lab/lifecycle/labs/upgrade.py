@@ -28,7 +28,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import check_upgrades, required
 from lab.lifecycle.images.ready import Image, engine_units
-from lab.lifecycle.labs import optionlog, power, rebuilt, statements
+from lab.lifecycle.labs import power, statements, upgrade_messages
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
@@ -250,11 +250,11 @@ def _step(
         raise
     except LabError as error:
         said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
-        options = optionlog.changed([str(error), *error.details], ())
+        options = upgrade_messages.options_in([str(error), *error.details], ())
         new_ones: dict[Partial, bool] = {"log": bool(said), "options": bool(options)}
         partial = {one for one in step.partial if not new_ones.get(one)}
         partial |= {"log"} if len(error.details) > _LINES else set()
-        partial |= {"options"} if len(options) >= optionlog.MOST else set()
+        partial |= {"options"} if len(options) >= upgrade_messages.MOST_OPTIONS else set()
         step = replace(
             step, state="failed", why=str(error), log=said or step.log,
             options=options or step.options, partial=tuple(sorted(partial)),
@@ -335,8 +335,8 @@ def _upgraded(
             said = channel.run(
                 list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
             ).decode(errors="replace")
-        rebuild = [line[:_WIDTH] for line in rebuilt.tables(said)]
-    own = optionlog.names(record.plan.options.option_file(node.role))
+        rebuild = [line[:_WIDTH] for line in upgrade_messages.rebuilt_tables(said)]
+    own = upgrade_messages.option_names(record.plan.options.option_file(node.role))
     return _findings(ctx, node, new, rebuild, own)
 
 
@@ -355,13 +355,13 @@ def _findings(
         read = text.splitlines()
         if any(map(_LOGS.search, read)):
             lines = [line for line in read if _TELLS.search(line)]
-            options = optionlog.changed(lines, own)
+            options = upgrade_messages.options_in(lines, own)
             log = [line[:_WIDTH] for line in lines if _OURS not in line]
             if len(read) >= _READ:  # what it logged when it started may be before these
                 partial |= {"log", "options"} if options else {"log"}
                 options = options or None
             partial |= {"log"} if len(log) > _LINES else set()
-            partial |= {"options"} if len(options or ()) >= optionlog.MOST else set()
+            partial |= {"options"} if len(options or ()) >= upgrade_messages.MOST_OPTIONS else set()
     with suppress(LabError):
         question = f"{LOCKED_OUT}\n".encode()
         said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)

@@ -23,7 +23,7 @@ from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import choose, find, recipe_of, required, resolve
-from lab.lifecycle.nodes import configuration
+from lab.lifecycle.labs import configuration
 from lab.lifecycle.nodes.inspect import observed_of
 from lab.locks.named import lock
 from lab.names import GuestName, Owner

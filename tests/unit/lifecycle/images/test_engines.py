@@ -15,9 +15,9 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.datasets.engine import check_engine
 from lab.lifecycle.host.engines import engines
 from lab.lifecycle.images import failures, image
+from lab.lifecycle.labs import configuration
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
-from lab.lifecycle.nodes import configuration
 from lab.lifecycle.nodes.inspect import record_of
 from lab.requests.labs import CreateLab
 from lab.views.catalog import EngineView

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lab.errors import Conflict
-from lab.lifecycle.nodes.configuration import check, differs, of_record, of_view, requested
+from lab.lifecycle.labs.configuration import check, differs, of_record, of_view, requested
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from lab.views.labs import LabView, NodeView

@@ -11,9 +11,9 @@ from lab.errors import NotReady
 from lab.fake import channel
 from lab.fake.servers import FakeServers
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.labs import rebuilt
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.upgrade import LOCKED_OUT, upgrade
+from lab.lifecycle.labs.upgrade_messages import rebuilt_tables
 from lab.requests.labs import UpgradeLab
 from lab.views.upgrades import UpgradeStep
 from tests.support.lifecycle_world import World, at, lab_request, raising
@@ -133,6 +133,6 @@ def test_tables_that_were_to_be_rebuilt(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, said: str, found: list[str]
 ) -> None:
     """Protects from work that was done already, and from a table that only has such a name."""
-    assert rebuilt.tables(BEGIN + said + END) == found
+    assert rebuilt_tables(BEGIN + said + END) == found
     monkeypatch.setitem(channel._SAID, "mariadb-upgrade", (BEGIN + said + END).encode())
     assert upgraded(ctx).rebuild == tuple(found)

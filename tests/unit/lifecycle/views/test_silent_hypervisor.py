@@ -15,8 +15,7 @@ from lab.cli.backend.session import HostSession
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.fake.hypervisor import FakeHypervisor
-from lab.hypervisor import Unanswered
-from lab.hypervisor.silent import silent
+from lab.hypervisor import Unanswered, silent
 from lab.lifecycle.core.context import open_for_reading
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, nodes_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed
-from lab.lifecycle.labs.optionlog import changed, names
+from lab.lifecycle.labs.upgrade_messages import option_names, options_in
 from lab.run import run
 from tests.support import mariadb_server, mysql_server
 from tests.support.mariadb_server import NoServer
@@ -64,18 +64,18 @@ def test_what_real_servers_log(server: Callable[[str], list[str]]) -> None:
         off = server(f"{text}skip-nosuch\n")
     except NoServer as reason:
         pytest.skip(str(reason))
-    found = changed(said, names(text))
+    found = options_in(said, option_names(text))
     states = {(one.name, one.state) for one in found}
     assert states == {("nosuch", "unknown"), ("max_connections", "adjusted"), expected}
     assert all(one.said in said for one in found)
-    assert changed(said, ()) == ()
+    assert options_in(said, ()) == ()
     for lines, name in ((wrong, "default_nosuch"), (off, "nosuch")):
-        assert [(one.name, one.state) for one in changed(lines, ())] == [(name, "unknown")]
+        assert [(one.name, one.state) for one in options_in(lines, ())] == [(name, "unknown")]
 
 
 def test_names_of_an_option_file() -> None:
-    assert names(OPTIONS) == {"nosuch", "max_connections", "log_bin"}
-    assert names("[mysqld]\n\n;x\n!include /y\n") == set()
+    assert option_names(OPTIONS) == {"nosuch", "max_connections", "log_bin"}
+    assert option_names("[mysqld]\n\n;x\n!include /y\n") == set()
 
 
 def test_words_of_other_versions() -> None:
@@ -86,11 +86,11 @@ def test_words_of_other_versions() -> None:
         " removed. Please use binlog_expire_logs_seconds instead.": "expire_logs_days",
         "[Warning] 'big-tables' is deprecated and will be removed": "big_tables",
     }.items():
-        assert [one.name for one in changed([line], {expected})] == [expected]
+        assert [one.name for one in options_in([line], {expected})] == [expected]
 
 
 def test_a_long_line_takes_no_time() -> None:
     """Protects an upgrade from a guest whose log is made to be searched for hours."""
     began = time.process_time()
-    assert changed(["[ERROR] " + "option 'a': " * 40_000], ["a"]) == ()
+    assert options_in(["[ERROR] " + "option 'a': " * 40_000], ["a"]) == ()
     assert time.process_time() - began < 10
