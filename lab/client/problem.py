@@ -40,6 +40,18 @@ def error_of(
     return kind(what, hint=hint, details=details, retry_after=retry_after)
 
 
+def refusal(found: object, *, status: int, reason: str = "", retry_after: str = "") -> LabError:
+    """The error for an answer of HTTP's ``status`` and ``reason``, and its header Retry-After.
+
+    ``found``: the problem in its body; anything else than an object is not of `lab serve`.
+    """
+    seconds = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
+    if not isinstance(found, dict):
+        answer = f"HTTP {status} {reason}".strip()
+        found = {"detail": f"{answer}, not an answer of lab serve"}
+    return error_of(found, status=status, retry_after=seconds)
+
+
 def _command_failed(
     kind: type[LabError], problem: Mapping[str, Any], what: str, hint: str, details: list[str]
 ) -> CommandFailed:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from lab.client.models import Page, read
-from lab.client.problem import MEDIA_TYPE, error_of
+from lab.client.problem import MEDIA_TYPE, error_of, refusal
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.units import parse_time
 from lab.views.jobs import EventView
@@ -223,14 +223,12 @@ def _answer(response: httpx.Response, *, plain: bool) -> Answer:
 
 
 def _refused(response: httpx.Response) -> LabError:
-    status, after = response.status_code, response.headers.get("retry-after", "")
-    seconds = float(after) if after.isdecimal() and len(after) < 10 else None
-    if _is_problem(response):
-        problem = _parsed(response.content)
-        if isinstance(problem, dict):
-            return error_of(problem, status=status, retry_after=seconds)
-    problem = {"detail": f"HTTP {status} {response.reason_phrase}, not an answer of lab serve"}
-    return error_of(problem, status=status, retry_after=seconds)
+    return refusal(
+        _parsed(response.content) if _is_problem(response) else None,
+        status=response.status_code,
+        reason=response.reason_phrase,
+        retry_after=response.headers.get("retry-after", ""),
+    )
 
 
 def _timed(found: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from websockets.http11 import Response
 from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
-from lab.client.problem import error_of
+from lab.client.problem import refusal
 from lab.client.tls import SerializedSocket
 from lab.client.transport import path_of, trusted
 from lab.errors import HostUnfit, LabError, NotReady
@@ -102,12 +102,10 @@ def _receive(connection: Connection, sink: int, end: int) -> None:
 
 
 def _refused(response: Response) -> LabError:
-    status, after = response.status_code, response.headers.get("Retry-After", "")
     try:
         problem = json.loads(bytes(response.body or b""))
     except ValueError:
         problem = None
-    if not isinstance(problem, dict):
-        problem = {"detail": f"HTTP {status}, not an answer of lab serve"}
-    seconds = float(after) if after.isdecimal() and len(after) < 10 else None
-    return error_of(problem, status=status, retry_after=seconds)
+    return refusal(
+        problem, status=response.status_code, retry_after=response.headers.get("Retry-After", "")
+    )

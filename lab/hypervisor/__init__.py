@@ -152,6 +152,8 @@ class Capabilities:
     """Whether ports of the host lead to guests; else guests are reached at their own addresses."""
     reads_ram: bool = True
     """Whether guests can be restored from read-only RAM files."""
+    native_aio: bool = False
+    """Whether disks of guests use the host's native AIO, of which Linux has a limit."""
     captures: str = ""
     """Where captures of RAM were tested, for ``lab doctor``."""
     facts: Mapping[str, str] = field(default_factory=dict)

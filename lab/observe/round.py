@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from lab.blueprints import Blueprint
+from lab.blueprints import Blueprint, gtid
 from lab.errors import LabError, NotReady
 from lab.hypervisor import Guest
 from lab.names import GuestName
@@ -76,6 +76,16 @@ class Observation:
     def slow(self) -> bool:
         """Whether a server of it is slow: to be asked again soon is more work for it."""
         return any(node.slow for node in self.nodes.values())
+
+    def behind(self, node: str, sources: Sequence[str]) -> int | None:
+        """Transactions of ``sources`` that a node has not executed; None if that is not known."""
+        seen = [self.nodes.get(name) for name in (node, *sources)]
+        positions = [one.position for one in seen if one is not None and one.position is not None]
+        if not sources or len(positions) < len(seen):
+            return None
+        missing = [gtid.behind(positions[0], position) for position in positions[1:]]
+        known = [number for number in missing if number is not None]
+        return sum(known) if len(known) == len(missing) else None
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class LibvirtHypervisor:
             why_emulated=machine.why_emulated,
             remedy=machine.remedy,
             reads_ram=machine.reads_ram,
+            native_aio=True,
             facts=self._facts,
             captures=captures(self._connection.getVersion()),
             cautions=tuple(session.cautions()) if machine.run_as is None else (),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.blueprints import Blueprint, proxy, with_options
+from lab.blueprints import Blueprint, with_options
 from lab.errors import CommandFailed, InvalidSpec, LabError, NotFound, NotReady
 from lab.names import parse_node
 from lab.observe.ways import Rows
@@ -129,7 +129,7 @@ def _not_primary(name: str, view: LabView) -> str:
         raise NotFound(
             f"the lab {view.name} has no node {name}", hint=f"its nodes: {', '.join(known)}"
         )
-    if view.nodes and not proxy.serves(known[name].role):
+    if view.nodes and not known[name].has_server:
         raise InvalidSpec(
             f"{name} never becomes a primary: it is a node for the {known[name].role}"
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lab import options
-from lab.blueprints import Known, Link, Release, Service, gtid
+from lab.blueprints import Known, Link, Release, Service
 from lab.config.profile import risks
 from lab.config.settings import Settings
 from lab.errors import Conflict, InvalidSpec, NotFound
@@ -348,13 +348,7 @@ def _unmet(seen: Observed | None) -> tuple[Unmet, ...]:
 def _behind(node: str, observed: Observation | None, links: Sequence[Link]) -> int | None:
     """Transactions of a node's sources that it has not executed; None if that is not known."""
     sources = [link.source for link in links if link.replica == node and not link.known]
-    seen = [_seen(observed, name) for name in (node, *sources)]
-    positions = [one.position for one in seen if one is not None and one.position is not None]
-    if not sources or len(positions) < len(seen):
-        return None
-    missing = [gtid.behind(positions[0], position) for position in positions[1:]]
-    known = [number for number in missing if number is not None]
-    return sum(known) if len(known) == len(missing) else None
+    return observed.behind(node, sources) if observed else None
 
 
 def _proved(found: LabWithNodes, guests: Mapping[GuestName, Guest]) -> Observation:

@@ -27,5 +27,5 @@ def preflight(ctx: Context, nodes: Sequence[NodePlan]) -> None:
 
 def check_aio(ctx: Context, nodes: int) -> None:
     """Raise HostUnfit unless so many more ``nodes`` can have native AIO, where guests use it."""
-    if ctx.hypervisor.capabilities().name == "libvirt":
+    if ctx.hypervisor.capabilities().native_aio:
         host.check_aio(nodes, host.aio_left())

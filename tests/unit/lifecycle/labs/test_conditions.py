@@ -17,7 +17,8 @@ from lab.views.labs import LabView, NodeView
 
 
 def node(name: str, state: str = "ready") -> NodeView:
-    return NodeView(name, "", state, "127.0.0.1", 1, 2, f"lab-{name}")
+    services = {"sql": 3306, "ssh": 22}
+    return NodeView(name, "", state, "127.0.0.1", 1, 2, f"lab-{name}", services=services)
 
 
 def view(*states: str, blueprint: str = "group", rw: tuple[str, ...] = ("n1",)) -> LabView:
@@ -74,7 +75,8 @@ def test_what_can_never_be_is_refused() -> None:
     assert unmet(parse("primary=n2"), star, never, 9.0) == "the primary is n1"
     with pytest.raises(InvalidSpec, match="fixed roles"):
         unmet(parse("primary=n2"), replace(star, options={"topology": "chain"}), never, 9.0)
-    behind = replace(star, nodes=(star.nodes[0], replace(star.nodes[1], role="proxy")))
+    front = replace(star.nodes[1], role="proxy", services={"sql": 3306, "ro": 3307, "ssh": 22})
+    behind = replace(star, nodes=(star.nodes[0], front))
     with pytest.raises(InvalidSpec, match="n2 never becomes a primary: it is a node for the proxy"):
         unmet(parse("primary=n2"), behind, never, 9.0)
 
