@@ -93,8 +93,8 @@ def complete(kind: type[T], values: Mapping[str, Any], place: object, **given: o
         key = known.get(field.name)
         optional = field.default is not MISSING or field.default_factory is not MISSING
         if key and field.name not in values and not optional:
-            said = f"{place}: {field.name}" if place else field.name
-            raise InvalidSpec(f"{said} is missing", hint=f"expected {key.expected}")
+            where = f"{place}: {field.name}" if place else field.name
+            raise InvalidSpec(f"{where} is missing", hint=f"expected {key.expected}")
     return kind(**values, **given)
 
 

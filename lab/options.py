@@ -236,12 +236,12 @@ NONE = Options()
 """The defaults."""
 
 
-def of(said: Mapping[str, Any]) -> Options:
+def of(values: Mapping[str, Any]) -> Options:
     """The options of which JSON says what differs from the defaults; raises InvalidSpec."""
-    if not said:
+    if not values:
         return NONE
     known = [field.name for field in fields(Options)]
-    for name in said:
+    for name in values:
         if name not in known:
             otherwise = f"options are: {', '.join(known)}"
             raise InvalidSpec(
@@ -250,7 +250,7 @@ def of(said: Mapping[str, Any]) -> Options:
     import msgspec
 
     try:
-        found = msgspec.convert(said, Options)
+        found = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"options: {error}") from None
     for name in found.on:
@@ -258,12 +258,12 @@ def of(said: Mapping[str, Any]) -> Options:
     return found
 
 
-def shown(said: Mapping[str, Any]) -> dict[str, Any]:
+def shown(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options as ``Options.shown`` returns them; only the names if this version knows not all."""
     try:
-        return of(said).shown
+        return of(values).shown
     except InvalidSpec:
-        return dict.fromkeys(said, "unknown to this version of lab")
+        return dict.fromkeys(values, "unknown to this version of lab")
 
 
 def described(shown: Mapping[str, Any]) -> str:

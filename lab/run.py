@@ -104,14 +104,14 @@ def run(
 
 
 def _bounded(process: subprocess.Popen[bytes], most: int, timeout: float) -> tuple[bytes, bytes]:
-    """As ``communicate``; raises CommandFailed once a stream has more than ``most`` bytes."""
+    """All output of a program; raises CommandFailed once a stream has more than ``most`` bytes."""
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise AssertionError
     process.stdin.close()
     deadline = Deadline.after(timeout)
-    said = {process.stdout: b"", process.stderr: b""}
+    output = {process.stdout: b"", process.stderr: b""}
     waiting = select.poll()
-    open_pipes = {pipe.fileno(): pipe for pipe in said}
+    open_pipes = {pipe.fileno(): pipe for pipe in output}
     for handle in open_pipes:
         waiting.register(handle, select.POLLIN)
     while open_pipes:
@@ -121,8 +121,8 @@ def _bounded(process: subprocess.Popen[bytes], most: int, timeout: float) -> tup
         for handle, _ in ready:
             pipe = open_pipes[handle]
             more = os.read(handle, most + 1)
-            said[pipe] += more
-            if len(said[pipe]) > most:
+            output[pipe] += more
+            if len(output[pipe]) > most:
                 _kill_session(process)
                 argv = process.args if isinstance(process.args, list) else []
                 raise CommandFailed(argv, -9, stderr=f"it printed more than {most} bytes")
@@ -132,7 +132,7 @@ def _bounded(process: subprocess.Popen[bytes], most: int, timeout: float) -> tup
     process.wait(max(0.0, deadline.left))
     process.stdout.close()
     process.stderr.close()
-    return said[process.stdout], said[process.stderr]
+    return output[process.stdout], output[process.stderr]
 
 
 def lines(argv: Sequence[str], *, idle: float) -> Generator[str | None]:
@@ -314,8 +314,8 @@ class Conversation:
             self._process.wait(_GRACE)
         self._errors.seek(0)
         status = self._process.poll()
-        said = self._errors.read().decode(errors="replace")
-        return CommandFailed(self._argv, -9 if status is None else status, stderr=said)
+        stderr = self._errors.read().decode(errors="replace")
+        return CommandFailed(self._argv, -9 if status is None else status, stderr=stderr)
 
 
 @contextlib.contextmanager

@@ -101,10 +101,10 @@ def _seconds(value: object) -> float:
 
 
 def _lease(value: object) -> float | None:
-    said = text(value).strip().lower()
-    if said in {"", "none"}:
+    words = text(value).strip().lower()
+    if words in {"", "none"}:
         return None
-    return parse_duration(said)
+    return parse_duration(words)
 
 
 SIZE = Key("bytes, or a size such as 2G", _size)

@@ -27,15 +27,15 @@ _FORM = "a line is NAME:PASSWORD@SCOPE, and SCOPE a database or * for all"
 
 @dataclass(frozen=True)
 class User:
-    """An account. ``native``, ``caching_sha2``: what the plugins of these names keep of it.
-
-    ``scope``: the database in which it may do everything, or ``*``: all of them.
-    """
+    """An account."""
 
     name: str
     scope: str
+    """The database in which it may do everything; ``*``: all of them."""
     native: str = field(repr=False)
+    """What the plugin mysql_native_password keeps of its password."""
     caching_sha2: str = field(repr=False)
+    """What the plugin caching_sha2_password keeps of its password."""
 
     def __post_init__(self) -> None:
         _check(self.name, self.scope)

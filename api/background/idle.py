@@ -46,12 +46,12 @@ class IdleWatch:
         with self._core.contexts.use() as ctx:
             guests = ctx.hypervisor.guests()
 
-            def one(lab: LabRecord) -> None:
+            def check(lab: LabRecord) -> None:
                 if not self.periodic.ending:
                     with isolated("idle", lab.name):
                         self._check_lab(ctx, lab, guests)
 
-            each(one, [lab for lab in wanted if lab.name not in busy], most=_AT_ONCE)
+            each(check, [lab for lab in wanted if lab.name not in busy], most=_AT_ONCE)
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         try:

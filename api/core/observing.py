@@ -148,7 +148,7 @@ class Observing:
             return read
 
     def known(self) -> Mapping[str, LabWithNodes] | None:
-        """``labs``, if none was changed since they were read; else None."""
+        """The labs that were read last; None if one was changed since."""
         version = self._store.labs_version()
         with self._lock:
             return self._labs if version == self._version else None
@@ -206,7 +206,7 @@ class Observing:
         return seen
 
     def on_kept(self, ctx: Context, name: str) -> Context:
-        """``ctx``, with the connections to a lab's servers that are kept, unless somebody works."""
+        """Add the kept connections to a lab's servers to ``ctx``, unless a command works on it."""
         kept = self._connections(ctx, name)
         return ctx if kept is None else replace(ctx, sql_all=kept)
 

@@ -148,7 +148,7 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
 
 
 def known(request: HTTPConnection, text: str | None) -> Caller | None:
-    """``identified``, without a look-up; None if one is needed."""
+    """The caller with the token ``text``, without a look-up; None if one is needed."""
     core = core_of(request)
     record = core.known.find(core.store, text) if text else None
     if record is None:

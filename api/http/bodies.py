@@ -31,7 +31,7 @@ from lab.requests.labs import (
     RunProgram,
     UpgradeLab,
 )
-from lab.requests.request import Mark, Request
+from lab.requests.request import FieldMark, Request
 from lab.requests.snapshots import ChangeSnapshot, TakeSnapshot
 from lab.requests.tokens import CreateToken
 
@@ -117,9 +117,9 @@ def _type(declared: Any) -> Any:
         for one in parts[1:]:
             if isinstance(one, msgspec.Meta):
                 found = Annotated[found, Field(**_limits(one))]
-            elif isinstance(one, Mark) and one.kind == "empty":
+            elif isinstance(one, FieldMark) and one.kind == "empty":
                 found = found | None
-            elif isinstance(one, Mark):
+            elif isinstance(one, FieldMark):
                 found = _UNITS[one.kind]
         return found
     if origin is tuple:

@@ -254,8 +254,8 @@ class _Answer:
             self.status = message["status"]
             await self._before(self.status)
             headers = list(message.get("headers", ()))
-            said = {name.lower() for name, _ in headers}
-            headers += [header for header in _HEADERS if header[0] not in said]
+            names = {name.lower() for name, _ in headers}
+            headers += [header for header in _HEADERS if header[0] not in names]
             message = {**message, "headers": headers + self._more}
         await self._send(message)
 

@@ -267,8 +267,8 @@ class Jobs:
         found: dict[str, Any] | None = None
         lab, about = job.lab, job.about
         try:
-            said = self._store.jobs.request(job.id)
-            made = self._do(job, stored.read(job, said, WORK[job.kind].request))
+            given = self._store.jobs.request(job.id)
+            made = self._do(job, stored.read(job, given, WORK[job.kind].request))
             lab, about = (lab, made) if job.kind in ABOUT_OTHERS else (made, about)
         except Interrupted as error:
             state, found = "cancelled", problem(error)

@@ -36,15 +36,15 @@ def read(job: JobRecord, given: Mapping[str, Any], kind: type[R]) -> R:
     """The request ``given`` of a job, or the facts of it, as a ``kind``; raises InvalidSpec."""
     empty = requests.marked(kind, "empty")
     null = {key for key, value in given.items() if value is None or (not value and key in empty)}
-    said = {key: value for key, value in given.items() if key not in null}
-    said |= {name: _subject(job, mark) for name, mark in requests.subject(kind).items()}
+    values = {key: value for key, value in given.items() if key not in null}
+    values |= {name: _subject(job, mark) for name, mark in requests.subject(kind).items()}
     try:
-        return msgspec.convert(said, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise InvalidSpec(f"the request of job {job.id} ({job.kind}) is invalid: {error}") from None
 
 
-def _subject(job: JobRecord, mark: requests.Mark) -> str:
+def _subject(job: JobRecord, mark: requests.FieldMark) -> str:
     return job.lab if mark.kind == "lab" else job.about.partition(":")[2]
 
 

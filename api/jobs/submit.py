@@ -87,7 +87,7 @@ def service_job(request: Request, *, project: str = "", guests: Sequence[NodeSiz
 
 def _asked(request: Request, guests: Sequence[NodeSize]) -> dict[str, Any]:
     """The fields of a new job that follow from what is asked for, and now."""
-    said, (lab, about) = plain(request), subject_of(request)
+    fields, (lab, about) = plain(request), subject_of(request)
     known = facts(request)
     if guests:
         known[GUESTS_KEY] = [[one.memory, one.cpus] for one in guests]
@@ -97,9 +97,9 @@ def _asked(request: Request, guests: Sequence[NodeSize]) -> dict[str, Any]:
         "lab": lab,
         "about": about,
         "state": "queued",
-        "request": said,
+        "request": fields,
         "facts": known,
-        "size": len(json.dumps(said)),
+        "size": len(json.dumps(fields)),
         "created_at": time.time(),
     }
 

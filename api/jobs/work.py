@@ -222,7 +222,7 @@ def stop(ctx: Context, task: Task[Power]) -> str:
 
 
 def restart(ctx: Context, task: Task[Power]) -> str:
-    """``stop``, then ``start``."""
+    """Stop a lab or a node, then start it."""
     stop(ctx, task)
     return start(ctx, task)
 

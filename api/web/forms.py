@@ -128,15 +128,15 @@ class InvalidForm(InvalidSpec):
 def lab_request(fields: Mapping[str, str]) -> CreateLab:
     """The request of a lab in a form; empty fields have their defaults. Raises InvalidForm."""
     asked = _request(CreateLab, {k: v for k, v in fields.items() if k in _LAB and v.strip()})
-    said, wrong = {}, {}
+    options, wrong = {}, {}
     for one in changed_options(fields):
         try:
-            said[one.option] = one.read(fields[one.name].strip())
+            options[one.option] = one.read(fields[one.name].strip())
         except InvalidSpec as error:
             wrong[one.name] = error.what
     if wrong:
         raise InvalidForm(wrong)
-    return replace(asked, options=said) if said else asked
+    return replace(asked, options=options) if options else asked
 
 
 def image_request(fields: Mapping[str, str]) -> BuildImage:
@@ -146,14 +146,14 @@ def image_request(fields: Mapping[str, str]) -> BuildImage:
 
 def dataset_request(fields: Mapping[str, str]) -> CreateDataset:
     """The request of a dataset in a form; raises InvalidForm."""
-    said = {k: v for k, v in fields.items() if k in _DATASET and v.strip()}
-    return _request(CreateDataset, said)
+    given = {k: v for k, v in fields.items() if k in _DATASET and v.strip()}
+    return _request(CreateDataset, given)
 
 
 def snapshot_request(fields: Mapping[str, str]) -> TakeSnapshot:
     """The request of a snapshot in a form; raises InvalidForm."""
-    said = {k: v for k, v in fields.items() if k in _SNAPSHOT and v.strip()}
-    return _request(TakeSnapshot, said)
+    given = {k: v for k, v in fields.items() if k in _SNAPSHOT and v.strip()}
+    return _request(TakeSnapshot, given)
 
 
 def branch_request(fields: Mapping[str, str]) -> BranchLab:
@@ -162,14 +162,14 @@ def branch_request(fields: Mapping[str, str]) -> BranchLab:
     Its fields may have the prefix ``branch_``, as another form of the page has fields of the same
     names.
     """
-    said = {k: v for k, v in fields.items() if k in _BRANCH and v.strip()}
-    return _request(BranchLab, said, prefix="branch_")
+    given = {k: v for k, v in fields.items() if k in _BRANCH and v.strip()}
+    return _request(BranchLab, given, prefix="branch_")
 
 
 def rollback_request(label: str, fields: Mapping[str, str]) -> RollBack:
     """The request of a rollback to ``label`` in a form; raises InvalidForm."""
-    said = {k: v for k, v in fields.items() if k in ("node", "cold") and v.strip()}
-    return _request(RollBack, {"to": label, **said})
+    given = {k: v for k, v in fields.items() if k in ("node", "cold") and v.strip()}
+    return _request(RollBack, {"to": label, **given})
 
 
 def new_key() -> str:
@@ -190,12 +190,12 @@ def lab_changes(fields: Mapping[str, str]) -> ChangeLab:
     return asked
 
 
-def _request(kind: type[R], said: Mapping[str, str], *, prefix: str = "") -> R:
+def _request(kind: type[R], given: Mapping[str, str], *, prefix: str = "") -> R:
     """The fields of a form as a request; ``prefix`` is removed from names that have it."""
-    names = {field.removeprefix(prefix): field for field in said}
+    names = {field.removeprefix(prefix): field for field in given}
     types = request.fields(kind)
     checks = {name for name in names if bool in (types[name], *get_args(types[name]))}
-    typed = {name: said[field].strip() for name, field in names.items()}
+    typed = {name: given[field].strip() for name, field in names.items()}
     asked = {name: text == "yes" if name in checks else text for name, text in typed.items()}
     try:
         return bodies.read(kind, asked)

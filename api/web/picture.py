@@ -52,13 +52,14 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """``cluster``: x, y, width and height of the frame around its members, if there is one."""
+    """The nodes and links of a lab, as they are drawn."""
 
     width: int
     height: int
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     cluster: tuple[int, int, int, int] | None = None
+    """x, y, width and height of the frame around its members, if there is one."""
 
 
 def picture(lab: Lab) -> Picture:

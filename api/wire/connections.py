@@ -93,7 +93,7 @@ class QuietConnections:
 
 
 def _network(address: str) -> str:
-    """``address``, or the network of 64 bits of an IPv6 address, which one client usually has."""
+    """The address; of IPv6 its network of 64 bits, which one client usually has."""
     if ":" not in address:
         return address
     if mapped := ipaddress.IPv6Address(address.partition("%")[0]).ipv4_mapped:

@@ -26,7 +26,7 @@ _AT_ONCE = 200
 
 
 class Streamed(StreamingResponse):
-    """``lines``, as they come; ``over`` is called at the end, however that came."""
+    """Send ``lines`` as they come; ``over`` is called at the end, however that came."""
 
     def __init__(self, lines: AsyncIterator[str], over: Callable[[], object]) -> None:
         super().__init__(lines, media_type=MEDIA_TYPE, headers={"X-Accel-Buffering": "no"})

@@ -573,7 +573,7 @@ def planned_by(
 def _with_engines(
     plan: Blueprint, spec: LabSpec, nodes: tuple[NodePlan, ...], added: Mapping[str, str]
 ) -> tuple[NodePlan, ...]:
-    """``nodes``, of which some have an engine of their own; raises InvalidSpec."""
+    """Give some of ``nodes`` the engines that the options name; raises InvalidSpec."""
     given, servers = spec.options.engines, [node.name for node in nodes if node.has_server]
     for name in given:
         if name not in servers:

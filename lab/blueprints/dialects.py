@@ -387,22 +387,22 @@ class _Older:
         """The dialect of servers before that version."""
         return replace(
             newer,
-            links=replace(_said(newer.links, self.words), **self.links),
-            asked=replace(_said(newer.asked, self.words), **self.asked),
+            links=replace(_reworded(newer.links, self.words), **self.links),
+            asked=replace(_reworded(newer.asked, self.words), **self.asked),
             options={**newer.options, **self.options},
             **self.server,
         )
 
 
-def _said(value: Any, words: Mapping[str, str]) -> Any:
-    """``value``, a text or what has texts, in other words."""
+def _reworded(value: Any, words: Mapping[str, str]) -> Any:
+    """Replace ``words`` in all texts of ``value``."""
     if isinstance(value, str):
         for word, other in words.items():
             value = value.replace(word, other)
     elif isinstance(value, tuple):
-        return tuple(_said(one, words) for one in value)
+        return tuple(_reworded(one, words) for one in value)
     elif isinstance(value, Links | Asked | Role):
-        return replace(value, **{k: _said(v, words) for k, v in vars(value).items()})
+        return replace(value, **{k: _reworded(v, words) for k, v in vars(value).items()})
     return value
 
 

@@ -199,8 +199,8 @@ class Remote(galera.Galera):
 
     def position(self, answer: Mapping[str, str]) -> str:
         """See Blueprint; of members, too, the one that replicas compare theirs with."""
-        (said,) = _of_cluster({"": answer}).values()
-        return said.get("position", "")
+        (answered,) = _of_cluster({"": answer}).values()
+        return answered.get("position", "")
 
     def question(
         self, role: str, reported: Mapping[str, Mapping[str, str]], release: Release
@@ -322,9 +322,9 @@ def _same_id(member: Member, engine: Engine) -> Member:
 
 def _of_cluster(reported: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
     """What a member of the cluster reported, less what it does not replicate."""
-    for name, said in reported.items():
-        if "position" in said:
-            position, own = said["position"], said.get("own", "")
+    for name, answer in reported.items():
+        if "position" in answer:
+            position, own = answer["position"], answer.get("own", "")
             if gtid.valid_position(position):
                 kept = [part for part in position.split(",") if _origin(part) != own]
                 position = ",".join(kept)

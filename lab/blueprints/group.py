@@ -250,11 +250,11 @@ class Group(server.Defaults):
     ) -> str:
         """See Blueprint."""
         shared = "'shared'"
-        for name, said in reported.items():
-            if not said:
+        for name, answer in reported.items():
+            if not answer:
                 shared = f"'{UNKNOWN}{name} does not answer'"
             else:  # as hexadecimal digits: it comes from a guest
-                view = said.get("view", "")[:_VIEW].encode().hex()
+                view = answer.get("view", "")[:_VIEW].encode().hex()
                 shared = _SHARED.replace("{view}", view).replace("{name}", name)
         return _QUESTION.replace("{shared}", shared)
 

@@ -101,17 +101,17 @@ def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
 
 
 def servers(members: Sequence[Member]) -> list[Member]:
-    """Those that have a database server."""
+    """The members that have a database server."""
     return [member for member in members if serves(member.role)]
 
 
 def voters(members: Sequence[Member]) -> list[Member]:
-    """Those that are members of a Galera cluster: servers and an arbiter."""
+    """The members that vote in a Galera cluster: servers and an arbiter."""
     return [member for member in members if member.role != PROXY]
 
 
 @dataclass(frozen=True)
-class _Part:
+class _SomeNodes:
     """Some nodes of a cluster; see ``Cluster``."""
 
     whole: Cluster
@@ -132,12 +132,12 @@ class _Part:
 
 def servers_of(cluster: Cluster) -> Cluster:
     """``cluster`` without the nodes that have no database server."""
-    return _Part(cluster, servers(cluster.members))
+    return _SomeNodes(cluster, servers(cluster.members))
 
 
 def voters_of(cluster: Cluster) -> Cluster:
     """``cluster`` without proxies."""
-    return _Part(cluster, voters(cluster.members))
+    return _SomeNodes(cluster, voters(cluster.members))
 
 
 def checks(member: Member, options: Options, traffic: Traffic) -> dict[str, SeedFile]:

@@ -95,7 +95,7 @@ class _Standing:
 
     @property
     def lost(self) -> bool:
-        """It runs, but its cluster has given it up for good."""
+        """Whether the server runs, but its cluster has given it up for good."""
         gone = self.status == "Disconnected" or self.comment == "Inconsistent"
         return self.server == "active" and gone
 

@@ -280,10 +280,14 @@ class Replication(server.Defaults):
             found += _semi_sync(asked)
         running = asked.running.format(links=1)
         caught_up = "'delayed'" if role == "delayed" else "'yes'"
-        sources = {name: said for name, said in reported.items() if said.get("read_only") == "OFF"}
-        silent = [name for name, said in reported.items() if "read_only" not in said]
-        for name, said in sources.items():
-            position = said.get("position", "")
+        sources = {
+            name: answered
+            for name, answered in reported.items()
+            if answered.get("read_only") == "OFF"
+        }
+        silent = [name for name, answered in reported.items() if "read_only" not in answered]
+        for name, answered in sources.items():
+            position = answered.get("position", "")
             if not gtid.valid_position(position):
                 caught_up = f"'{UNKNOWN}{name} sent an invalid position'"
             elif position and role != "delayed":
@@ -304,7 +308,7 @@ class Replication(server.Defaults):
         reported: Mapping[str, Mapping[str, str]],
     ) -> tuple[str, ...]:
         """See Blueprint; a node that is read-only has a source, which takes writes."""
-        found = any(said.get("read_only") == "OFF" for said in reported.values())
+        found = any(answered.get("read_only") == "OFF" for answered in reported.values())
         if not self.elects or found or answer.get("read_only") != "ON":
             return ()
         names = (other.name for other in proxy.servers(members) if other != member)
@@ -617,8 +621,8 @@ def _following(
     running, caught_up, positions = "'running'", "'delayed'" if delayed else "'yes'", []
     if reported:
         running = asked.running.format(links=len(reported))
-    for name, said in reported.items():
-        position = said.get("position")
+    for name, answer in reported.items():
+        position = answer.get("position")
         if position is None:
             caught_up = f"'{UNKNOWN}{name} does not answer'"
         elif not gtid.valid_position(position):

@@ -157,7 +157,7 @@ class Defaults:
         return dialect_of(engine).renew
 
     def renewal(self, engine: Engine) -> list[str]:
-        """``renew``, none for a server that cannot."""
+        """The statements of ``renew``; none for a server that cannot."""
         return list(filter(None, [self.renew(engine)]))
 
     def rest(self, cluster: Cluster, engines: Mapping[str, Engine]) -> None:

@@ -96,7 +96,10 @@ class Standing:
 
     @staticmethod
     def parse(node: str, text: str, planned: str) -> Standing:
-        """``planned``: the source where none was promoted; raises ValueError."""
+        """What the answer of a node says of its standing; raises ValueError.
+
+        ``planned``: the source where none was promoted.
+        """
         pairs = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
         found = {pair[0]: pair[1] for pair in pairs}
         position, epoch = found.get("position", ""), found.get("epoch", "")

@@ -114,7 +114,7 @@ class App:
             yield hear
 
     def if_interrupted(self, left: str) -> None:
-        """``left``: what remains if the verb is interrupted from now on, and the remedy."""
+        """Say ``left`` if the verb is interrupted from now on: what remains, and the remedy."""
         self.interrupts.left = left
 
     def say(self, text: str) -> None:

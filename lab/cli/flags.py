@@ -428,8 +428,8 @@ def creation_of(spec: LabSpec, creation: Creation, *, exist_ok: bool = False) ->
     from lab.requests.labs import ClusterRequest, CreateLab, EnsureLab
 
     own = set(CreateLab.__struct_fields__) - set(ClusterRequest.__struct_fields__)
-    said = {flag: value for flag, value in vars(creation).items() if flag in own}
-    return (EnsureLab if exist_ok else CreateLab).of(spec, **said)
+    given = {flag: value for flag, value in vars(creation).items() if flag in own}
+    return (EnsureLab if exist_ok else CreateLab).of(spec, **given)
 
 
 def wanted(

@@ -111,7 +111,7 @@ _NEWEST, _NEVER = (999,), (1000,)
 
 
 @dataclass
-class _Said:
+class _Lost:
     """What does not become what it was in a server of ``version``."""
 
     version: str = ""
@@ -134,7 +134,7 @@ def translated(script: bytes, name: str, dialect: DialectName, version: str = ""
 
     ``name``: of the file. Raises InvalidSpec as ``statements``.
     """
-    found, said = list(statements([script], name, limit=_LIMIT)), _Said(version)
+    found, lost = list(statements([script], name, limit=_LIMIT)), _Lost(version)
     roles = {
         _key(role)
         for one in found
@@ -142,8 +142,8 @@ def translated(script: bytes, name: str, dialect: DialectName, version: str = ""
         for role in _accounts(match[1])
     }
     change = _CHANGES[dialect]
-    made = ((one, _NOTHING if _is_ours(one) else change(one.text, roles, said)) for one in found)
-    return Script(_placed(script, made), tuple(_notes(said)))
+    made = ((one, _NOTHING if _is_ours(one) else change(one.text, roles, lost)) for one in found)
+    return Script(_placed(script, made), tuple(_notes(lost)))
 
 
 def _placed(script: bytes, made: Iterable[tuple[Statement, bytes]]) -> bytes:
@@ -165,19 +165,19 @@ def _is_ours(statement: Statement) -> bool:
     return reserved or (user, host) == ("root", "localhost")
 
 
-def _for_mariadb(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:
+def _for_mariadb(text: bytes, roles: set[tuple[str, str]], lost: _Lost) -> bytes:
     if match := _CREATE.fullmatch(text):
-        return _created(match, roles, said)
+        return _created(match, roles, lost)
     if match := _GRANT.fullmatch(text):
-        return _granted(match, roles, said)
+        return _granted(match, roles, lost)
     if match := _REVOKE.fullmatch(text):
         # It would have more than it had.
-        said.revoked[_shown(match[1])] = None
+        lost.revoked[_shown(match[1])] = None
         return b"ALTER USER %s ACCOUNT LOCK" % match[1]
     if _PROXY.match(text) or text.upper() == b"FLUSH PRIVILEGES":
         return text
     found = _of_roles(text, roles)
-    said.statements += found == _NOTHING
+    lost.statements += found == _NOTHING
     return found
 
 
@@ -192,24 +192,24 @@ def _of_roles(text: bytes, roles: set[tuple[str, str]]) -> bytes:
     return _NOTHING
 
 
-def _for_mysql(text: bytes, roles: set[tuple[str, str]], said: _Said) -> bytes:  # noqa: ARG001
+def _for_mysql(text: bytes, roles: set[tuple[str, str]], lost: _Lost) -> bytes:  # noqa: ARG001
     if match := _CREATE.fullmatch(text):
-        return _created_for_mysql(match, said) or text
+        return _created_for_mysql(match, lost) or text
     if match := _GRANT.fullmatch(text):
-        return _granted_for_mysql(match, said)
+        return _granted_for_mysql(match, lost)
     return text
 
 
-def _created_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
+def _created_for_mysql(match: re.Match[bytes], lost: _Lost) -> bytes:
     """What creates an account that the server cannot verify; empty: it can."""
     plugin, kept = match[2] or b"", _LOCK.sub(b"", match[4])
-    has_native = numbers(said.version) < _WITHOUT_NATIVE
+    has_native = numbers(lost.version) < _WITHOUT_NATIVE
     is_known = not plugin or plugin in _VERIFIED or (plugin == _NATIVE and has_native)
     if kept.upper().startswith(_FACTOR):
         kept, is_known = b"".join(kept.partition(_AFTER)[1:]), False
     if is_known:
         return b""
-    said.locked[f"{_shown(match[1])} ({plugin.decode()})"] = None
+    lost.locked[f"{_shown(match[1])} ({plugin.decode()})"] = None
     begin = _PASSWORD.search(kept)  # its clauses follow that of the lock
     at = begin.start() if begin else len(kept)
     return b"CREATE USER IF NOT EXISTS %s IDENTIFIED WITH caching_sha2_password BY %s%s%s%s" % (
@@ -217,9 +217,9 @@ def _created_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
     )  # fmt: skip
 
 
-def _granted_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
+def _granted_for_mysql(match: re.Match[bytes], lost: _Lost) -> bytes:
     privileges, where, _, whom, option = match.groups()
-    ours, found, at, changed = numbers(said.version) or _NEWEST, dict[bytes, None](), 0, False
+    ours, found, at, changed = numbers(lost.version) or _NEWEST, dict[bytes, None](), 0, False
     while one := _PRIVILEGE.match(privileges, at):
         name, at = one[1].upper(), one.end()
         for new in _RENAMED.get(name, (name,)) if ours >= _RENAMED_SINCE else (name,):
@@ -227,7 +227,7 @@ def _granted_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
             if b"_" not in new or ours >= _DYNAMIC.get(new, _NEVER):
                 found[new + (one[2] or b"")] = None
             else:
-                changed, said.privileges[name.decode()] = True, None
+                changed, lost.privileges[name.decode()] = True, None
     if not changed or at < len(privileges):
         return match[0]
     if not found:
@@ -235,14 +235,14 @@ def _granted_for_mysql(match: re.Match[bytes], said: _Said) -> bytes:
     return b"GRANT %s ON %s TO %s%s" % (b", ".join(found), where, whom, option or b"")
 
 
-_CHANGES: Mapping[DialectName, Callable[[bytes, set[tuple[str, str]], _Said], bytes]] = {
+_CHANGES: Mapping[DialectName, Callable[[bytes, set[tuple[str, str]], _Lost], bytes]] = {
     "mariadb": _for_mariadb,
     "mysql": _for_mysql,
 }
 """What a statement becomes, by the dialect of the server that is to have it."""
 
 
-def _created(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -> bytes:
+def _created(match: re.Match[bytes], roles: set[tuple[str, str]], lost: _Lost) -> bytes:
     account, plugin, password, rest = match[1], match[2], match[3] or b"", match[4]
     role = b""
     if _key(account) in roles:
@@ -259,7 +259,7 @@ def _created(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -
     if _LOCKED.search(rest):
         kept.append(b" ACCOUNT LOCK")
     if ours is None or (secret and not _HASH.fullmatch(secret)):
-        said.locked[f"{_shown(account)} ({(plugin or b'no plugin').decode()})"] = None
+        lost.locked[f"{_shown(account)} ({(plugin or b'no plugin').decode()})"] = None
         ours, secret = _PLUGINS[b"mysql_native_password"], b"invalid"
         kept = [*(one for one in kept if one != b" ACCOUNT LOCK"), b" ACCOUNT LOCK"]
     using = b" USING '%s'" % secret if secret else b""
@@ -268,7 +268,7 @@ def _created(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -
     )  # fmt: skip
 
 
-def _granted(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -> bytes:
+def _granted(match: re.Match[bytes], roles: set[tuple[str, str]], lost: _Lost) -> bytes:
     privileges, where, database, whom, option = match.groups()
     found, at = [], 0
     while one := _PRIVILEGE.match(privileges, at):
@@ -276,34 +276,34 @@ def _granted(match: re.Match[bytes], roles: set[tuple[str, str]], said: _Said) -
         if name in _PRIVILEGES:
             found.append(name + (one[2] or b""))
         elif name not in _INCLUDED:
-            said.privileges[name.decode()] = None
+            lost.privileges[name.decode()] = None
     is_other = at < len(privileges) or _unquoted(database) in OWN
     if not found or is_other:
-        said.statements += is_other
+        lost.statements += is_other
         return _NOTHING
     return b"GRANT %s ON %s TO %s%s" % (
         b", ".join(found), where, _whom(whom, roles), option or b"",
     )  # fmt: skip
 
 
-def _notes(said: _Said) -> Iterable[str]:
-    if said.locked:
+def _notes(lost: _Lost) -> Iterable[str]:
+    if lost.locked:
         yield (
             "accounts are locked, since the server cannot verify their passwords:"
-            f" {_listed(said.locked)}; a file of --sql with ALTER USER ... IDENTIFIED BY ..."
+            f" {_listed(lost.locked)}; a file of --sql with ALTER USER ... IDENTIFIED BY ..."
             " ACCOUNT UNLOCK gives them others"
         )
-    if said.revoked:
+    if lost.revoked:
         yield (
             "accounts are locked, since MariaDB knows no partial revokes:"
-            f" {_listed(said.revoked)}; grant what they need, and unlock them, in a file of --sql"
+            f" {_listed(lost.revoked)}; grant what they need, and unlock them, in a file of --sql"
         )
-    if said.privileges:
-        names = _listed(said.privileges)
+    if lost.privileges:
+        names = _listed(lost.privileges)
         yield f"privileges that the server does not have are not granted: {names}"
-    if said.statements:
+    if lost.statements:
         yield (
-            f"{said.statements} statements about accounts are left out: grants on databases of the"
+            f"{lost.statements} statements about accounts are left out: grants on databases of the"
             " server itself, or what MariaDB has not"
         )
 

@@ -270,7 +270,7 @@ def unpacked_stream(source: BackupStream) -> Iterator[bytes]:
 
 
 def checked(data: Iterable[bytes], name: str, contents: Contents) -> Iterator[bytes]:
-    """``data``, a stream, as it is read; ``contents`` is filled with what is in it.
+    """Pass on the stream ``data``, and fill ``contents`` with what is in it.
 
     ``name``: of the source. Raises InvalidSpec with the offset if it is damaged, truncated, or not
     a stream.

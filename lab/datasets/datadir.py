@@ -246,8 +246,8 @@ def described(files: Files, version: str) -> Found:
         )
     info = next((heads[one] for one in _INFOS if one in heads), b"")
     newest = _newest(files)
-    said = info.split(b"\n")[0].strip(b"\0 \r").decode(errors="replace")[:64]
-    tables = said if numbers(said) else newest
+    written = info.split(b"\n")[0].strip(b"\0 \r").decode(errors="replace")[:64]
+    tables = written if numbers(written) else newest
     server = max((tables, creator.removeprefix("MariaDB ")), key=numbers)
     if not tables or numbers(server)[:2] < _OLDEST:
         raise InvalidSpec(

@@ -370,7 +370,7 @@ def _delimited(text: bytes) -> tuple[bytes, int]:
 
 
 def _ended(data: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """``data``, which is checked to end with a statement's end."""
+    """Pass on ``data``; raises InvalidSpec unless it ends with a statement's end."""
     last = b""
     for chunk in data:
         yield chunk

@@ -27,7 +27,6 @@ from urllib.parse import unquote
 from lab import run
 from lab.config.enginefile import DialectName, family_of, numbers
 from lab.datasets.accounts import Script, translated
-from lab.datasets.origin import dialect_of_version, greeting
 from lab.datasets.pieces import Piece
 from lab.datasets.source import (
     OWN,
@@ -36,6 +35,7 @@ from lab.datasets.source import (
     Server,
     check_defaults_file,
 )
+from lab.datasets.source_dialect import dialect_of_version, greeting
 from lab.datasets.survey import short
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec
 from lab.paths import writing
@@ -305,7 +305,7 @@ class Live:
 
     def _told(self) -> list[str]:
         """What the server says of its accounts; raises CommandFailed, InvalidSpec."""
-        tools, said = _TOOLS[self.dialect], list[str]()
+        tools, statements = _TOOLS[self.dialect], list[str]()
         named = self._names(self._rows(tools.accounts), _ACCOUNT_LIMIT)
         if len(named) > _ACCOUNTS_LIMIT:
             raise InvalidSpec(
@@ -315,30 +315,30 @@ class Live:
         for at in range(0, len(named), _ACCOUNTS_AT_ONCE):
             texts = ("@".join(map(_text, one)) for one in named[at : at + _ACCOUNTS_AT_ONCE])
             ask = " ".join(tools.account.format(account=one) for one in texts)
-            said += (_unescaped(row[0]) for row in self._rows(f"{_AS_HEX} {ask}"))
-        return said
+            statements += (_unescaped(row[0]) for row in self._rows(f"{_AS_HEX} {ask}"))
+        return statements
 
     def _rows(self, question: str) -> list[list[str]]:
         """The rows of an answer; raises CommandFailed, InvalidSpec."""
         asked = ["--batch", "--skip-column-names", f"--execute={question}"]
-        said = self._read(family_of(self.dialect).client, asked)
+        output = self._read(family_of(self.dialect).client, asked)
         try:
-            return [line.split("\t") for line in said.decode().split("\n") if line]
+            return [line.split("\t") for line in output.decode().split("\n") if line]
         except ValueError:
             raise self._invalid from None
 
     def _read(self, program: str, more: Sequence[str]) -> bytes:
         """All that a program prints; raises CommandFailed, InvalidSpec."""
-        said, deadline = bytearray(), Deadline.after(_ASK)
+        output, deadline = bytearray(), Deadline.after(_ASK)
         for chunk in self._output(program, more, _ASK):
-            said += chunk
-            if len(said) > _LIST_LIMIT or deadline.passed:
+            output += chunk
+            if len(output) > _LIST_LIMIT or deadline.passed:
                 raise InvalidSpec(
                     f"{self.source}: the list of its tables or accounts has more than"
                     f" {_LIST_LIMIT // MIB} MiB, or took longer than {_ASK:g} s",
                     hint=self._by_file,
                 )
-        return bytes(said)
+        return bytes(output)
 
     def _names(self, rows: Iterable[Sequence[str]], limit: int) -> list[tuple[str, ...]]:
         """Names that a server says in hexadecimal; ``limit``: characters of one."""
@@ -487,10 +487,10 @@ def _options(path: Path) -> str:
     return text
 
 
-def created(said: Sequence[str]) -> bytes:
+def created(statements: Sequence[str]) -> bytes:
     """A script of what SHOW CREATE USER and SHOW GRANTS have said, as MySQL Shell writes it."""
     users, grants, roles = [], [], []
-    for one in said:
+    for one in statements:
         if not one.startswith("CREATE USER "):
             grants.append(one)
             continue

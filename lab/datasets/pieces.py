@@ -19,20 +19,20 @@ SMALL = 64 * MIB
 
 @dataclass(frozen=True)
 class Piece:
-    """SQL of a file.
-
-    ``before``: lines of SQL that are not of the file, and not blamed on it; ``database``: one that
-    they create or use. ``lines``, ``statements``: those of the file that precede the piece.
-    ``notes``: what of the file is not loaded as it is.
-    """
+    """SQL of a file."""
 
     name: str
     data: Iterator[bytes]
     before: bytes = b""
+    """Lines of SQL that are not of the file, and not blamed on it."""
     database: str = ""
+    """The one that these create or use."""
     lines: int = 0
+    """Lines of the file that precede the piece."""
     statements: int = 0
+    """Statements of the file that precede the piece."""
     notes: tuple[str, ...] = ()
+    """What of the file is not loaded as it is."""
 
 
 Signature = tuple[int, int, int]
@@ -56,7 +56,7 @@ Read = Callable[[Iterable[bytes], str], Iterator[bytes]]
 
 
 def as_it_is(data: Iterable[bytes], name: str) -> Iterator[bytes]:  # noqa: ARG001  # a Read
-    """``data``, whatever it begins with."""
+    """Pass on ``data``, whatever it begins with."""
     return iter(data)
 
 

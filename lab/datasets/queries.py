@@ -26,7 +26,7 @@ def read(path: Path) -> str:
 
 
 def check(content: str, name: str = NAME) -> str:
-    """``content``; raises InvalidSpec unless it has statements, all of which read."""
+    """Return ``content``; raises InvalidSpec unless it has statements, all of which only read."""
     text = content.encode()
     if len(text) > SIZE_LIMIT:
         raise InvalidSpec(f"{name} has more than {SIZE_LIMIT >> 10} KiB")
@@ -74,11 +74,11 @@ def selects(content: str, name: str, *, most: int) -> list[Query]:
     return found
 
 
-def refused(text: str, said: str, name: str = NAME) -> InvalidSpec:
-    """The error for queries of which the client ``said`` that the server refused one."""
-    match = _ERROR.search(said)
+def refused(text: str, message: str, name: str = NAME) -> InvalidSpec:
+    """The error for queries of which the server refused one, by the ``message`` of the client."""
+    match = _ERROR.search(message)
     if match is None:
-        return InvalidSpec(f"{name}: the server refused it", details=said.splitlines()[-5:])
+        return InvalidSpec(f"{name}: the server refused it", details=message.splitlines()[-5:])
     data, line = text.encode(), int(match[2])
     found = list(statements(iter([data]), name))
     here = [one for one in found if _line(data, one) <= line] or found[:1]

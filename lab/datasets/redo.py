@@ -104,7 +104,10 @@ def creator(head: bytes) -> str:
 
 
 def redo_of_mysql(heads: Mapping[str, bytes], sizes: Mapping[str, int], name: str) -> Redo:
-    """The same of the files of MySQL's log from 8.0.30 on, by their paths."""
+    """What the heads of the files of MySQL's redo log say, from 8.0.30 on; raises InvalidSpec.
+
+    ``heads``, ``sizes``: by the paths of the files; ``name``: of the source.
+    """
     last, starts = 0, {}
     for path, head in heads.items():
         if len(head) < 2048:

@@ -380,7 +380,7 @@ def _unpacked(packing: Packing, data: Iterable[bytes], name: str) -> Iterator[by
 
 
 def _whole(data: Iterable[bytes], size: int | None, path: Path) -> Iterator[bytes]:
-    """``data``, which is checked to have the size that the dump says."""
+    """Pass on ``data``; raises InvalidSpec unless it has the size that the dump says."""
     done = 0
     for chunk in data:
         done += len(chunk)

@@ -312,19 +312,20 @@ def functions_of(statement: bytes) -> list[str]:
 
 @dataclass(frozen=True)
 class _Sign:
-    """Something in a schema that not every server understands.
-
-    ``mariadb``, ``mysql``: the first version that does; None: no version. ``what``: it, in a
-    word or two. ``effect``: what becomes of it in another server; empty: an error, ``refusal``.
-    """
+    """Something in a schema that not every server understands."""
 
     pattern: re.Pattern[bytes]
     mariadb: tuple[int, ...] | None
+    """The first version of MariaDB that understands it; None: no version."""
     mysql: tuple[int, ...] | None
+    """The first version of MySQL that understands it; None: no version."""
     what: str
+    """What it is, in a word or two."""
     hint: str
     effect: str = ""
+    """What another server makes of it; empty: it refuses the statement."""
     refusal: str = "which {named} does not know"
+    """Why another server refuses it."""
     commented: bool = False
     """Whether it is in a string, or in a comment that MySQL executes and MariaDB does not."""
     named: bool = True
@@ -380,7 +381,7 @@ class _Sign:
             return found[:0].ljust(begin) + found[begin:]
         return found
 
-    def said(self, named: str, dialect: DialectName, version: tuple[int, ...]) -> str:
+    def consequence(self, named: str, dialect: DialectName, version: tuple[int, ...]) -> str:
         """What becomes of it in a server that is ``named`` so."""
         if self.instead and self.example:
             new = self.instead(self.example, dialect, version)
@@ -765,7 +766,7 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     for key in sorted(found.signs):
         sign = SIGNS[key]
         if sign.is_unknown(target, ours):
-            how = sign.said(named, target, ours)
+            how = sign.consequence(named, target, ours)
             what = f"the dump has {sign.what}, {how} ({counted(found.signs[key], 'statement')})"
             reasons.append(Misfit(what, sign.hint, fatal=sign.is_refused))
             if key in found.long and sign.is_changed:

@@ -50,15 +50,18 @@ _AMBIGUOUS = frozenset(
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column; ``name`` in backticks, ``prefix`` and ``end`` of a literal of its values."""
+    """A column of a table."""
 
     name: bytes
+    """In backticks."""
     prefix: bytes
+    """With what a literal of its values begins."""
     kind: bytes
     """Its type, such as ``varchar``."""
     charset: bytes = b""
     is_generated: bool = False
     end: bytes = b""
+    """With what a literal of its values ends."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class _Reader:
         self._insert = b"INSERT INTO %s (%s) VALUES " % (found.name, names)
 
     def statement(self, block: bytes) -> bytes:
-        """``block``, whole rows, as a statement."""
+        """The statement that inserts ``block``, which has whole rows."""
         is_cut = False
         if b"\\" in block:
             if _OTHER.search(block.replace(b"\\\\", b"")):

@@ -78,7 +78,7 @@ def of_stream(send: Callable[[], AbstractContextManager[Iterator[bytes]]]) -> Ch
 
 
 def _ahead(thread: ThreadPoolExecutor, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """``pieces``, of which the next is made while one is used: both sides compute digests."""
+    """Pass on ``pieces``, and make the next while one is used: both sides compute digests."""
     coming = thread.submit(next, pieces, None)
     while (piece := coming.result()) is not None:
         coming = thread.submit(next, pieces, None)

@@ -156,17 +156,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Header:
-    """An archive of ``image``, or of ``template`` with or without the images it needs.
-
-    ``image`` is that of its engine; ``others``: those of nodes with another one. ``storage``: whose
-    streams the parts of that form are, empty if there are none.
-    """
+    """An archive of an image, or of a template with or without the images it needs."""
 
     image: ImageFacts
+    """Of the engine."""
     parts: list[Part]
     template: TemplateFacts | None = None
     storage: Annotated[str, _whole("[a-z0-9]{0,16}")] = ""
+    """The storage whose own streams some parts are; empty if there are none."""
     others: Annotated[list[ImageFacts], Meta(max_length=NODES_LIMIT)] = field(default_factory=list)
+    """Images of nodes with another engine."""
 
     @property
     def images(self) -> dict[str, ImageFacts]:

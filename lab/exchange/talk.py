@@ -59,10 +59,12 @@ _KINDS: dict[int, type[LabError]] = {
 
 @dataclass(frozen=True)
 class Done:
-    """What became of an archive: its ``outcome``, and of a snapshot the lab."""
+    """What the other side did with an archive."""
 
     outcome: str
+    """``imported``, or ``exists``: it had it already."""
     lab: str = ""
+    """Of a snapshot: the lab that it made."""
 
 
 class Speaker:
@@ -139,9 +141,9 @@ class Remote:
                 elif banners:
                     banners -= 1
                 else:
-                    said = line.decode(errors="replace").strip()[:100]
+                    text = line.decode(errors="replace").strip()[:100]
                     raise InvalidSpec(
-                        f"{self._host} sent an unexpected line: {said!r}",
+                        f"{self._host} sent an unexpected line: {text!r}",
                         hint=_SAME_VERSION,
                     )
 
@@ -166,9 +168,9 @@ class Remote:
         raise InvalidSpec(f"{self._host} requested parts that do not exist", hint=_SAME_VERSION)
 
     def done(self, what: object) -> Done:
-        """What became of it there."""
-        said = what if isinstance(what, dict) else {}
-        outcome, lab = said.get("outcome"), said.get("lab")
+        """What the other side says that it did with the archive."""
+        fields = what if isinstance(what, dict) else {}
+        outcome, lab = fields.get("outcome"), fields.get("lab")
         known = outcome if outcome in ("imported", "exists") else "imported"
         return Done(known, lab if isinstance(lab, str) and _LAB.fullmatch(lab) else "")
 
@@ -186,8 +188,8 @@ def failure(host: str, error: CommandFailed, *, begun: bool = False) -> LabError
     hint = re.search(r"^hint: (.+)$", error.stderr, re.M)
     kind = _KINDS.get(error.status)
     if found and kind:
-        said = [line for line in error.stderr.splitlines() if line.startswith("  ")]
-        return kind(f"{host}: {found[1]}", hint=hint[1] if hint else "", details=said[:10])
+        details = [line for line in error.stderr.splitlines() if line.startswith("  ")]
+        return kind(f"{host}: {found[1]}", hint=hint[1] if hint else "", details=details[:10])
     known = {
         255: f"`ssh {host} true` must work without a prompt: it needs a key and a known host",
         127: "lab is not in the PATH there: give its path with --remote-lab",

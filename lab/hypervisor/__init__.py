@@ -126,10 +126,11 @@ class MemoryImage:
 
 @dataclass(frozen=True)
 class Caution:
-    """A risk for guests that can be started: ``topic``, ``what`` in one line, ``remedy``."""
+    """A risk for guests that can be started."""
 
     topic: str
     what: str
+    """The risk, in one line."""
     remedy: str
 
 

@@ -148,7 +148,7 @@ def _frozen(value: Any) -> Any:
 
 
 def named(engines: Path, name: str) -> Build:
-    """As ``find``; raises NotFound if there is none."""
+    """The build of that name below ``engines``; raises NotFound if there is none, InvalidSpec."""
     found = find(engines, name)
     if found is None:
         raise NotFound(f"there is no added engine {name!r}", hint="`lab engine ls` lists them")

@@ -159,7 +159,7 @@ class ExtentsDigest:
         self._block = hashlib.sha256()
 
     def passed(self, extents: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """``extents``, which ascend."""
+        """Pass on ``extents``, which ascend, and add them to the digest."""
         for offset, data in extents:
             at = offset
             while at < offset + len(data):

@@ -134,7 +134,7 @@ def _runs_as(hypervisor: Hypervisor) -> int | None:
 
 
 def _patient(put: _Put, deadline: Deadline) -> _Put:
-    """``put``, with twice the time for a node that began to answer and was too slow.
+    """Put questions with twice the time to a node that began to answer and was too slow.
 
     A server works for clients that are gone as well: it reads what they sent, and does the
     cryptography of TLS. On a host where this takes longer than a node has, one that is asked again
@@ -155,7 +155,7 @@ def _patient(put: _Put, deadline: Deadline) -> _Put:
 
 
 def _together(put: _Put) -> _Put:
-    """``put``, once for all who want the same answer at the same time: all replicas of a source.
+    """Put a question once for all who want its answer at the same time: replicas of a source.
 
     QEMU keeps one connection to a port waiting while it is busy (libslirp's ``tcpx_listen``); a
     further one that comes meanwhile is tried again by Linux after a second.
@@ -322,7 +322,7 @@ def _sources_first(
             except NotReady as error:
                 slow = error.begun or end.passed  # not silent: it answered just before
                 raise NotReady(error.what, details=error.details, begun=slow) from None
-        silent = [name for name, said in reported.items() if not said]
+        silent = [name for name, answered in reported.items() if not answered]
         return {**found, _LACKING: ",".join(silent)}
 
     return answer

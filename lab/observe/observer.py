@@ -159,7 +159,7 @@ class Observer:
         return fresh
 
     def wait(self, labs: Mapping[str, Hashable], seconds: float) -> bool:
-        """``want``, and wait until their observations are fresh, or for so many seconds."""
+        """Want observations of ``labs``, and wait until they are fresh, or for so many seconds."""
         deadline = Deadline.after(seconds)
         while not self.want(labs):
             with self._state:

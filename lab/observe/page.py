@@ -32,16 +32,16 @@ def status(host: str, port: int, *, timeout: float) -> str:
 
 def received(connected: socket.socket, deadline: Deadline) -> str:
     """The HTTP status that a server sends, such as 200; raises OSError without one in time."""
-    said = b""
-    while len(said) < _MOST and b"\n" not in said:
+    head = b""
+    while len(head) < _MOST and b"\n" not in head:
         connected.settimeout(max(deadline.left, 0.001))
-        part = connected.recv(_MOST - len(said))
+        part = connected.recv(_MOST - len(head))
         if not part:
             break
         if deadline.passed:  # whatever trickles in
             raise TimeoutError("timed out")
-        said += part
-    found = _STATUS.match(said)
+        head += part
+    found = _STATUS.match(head)
     if found is None:
         raise OSError("it does not speak HTTP")
     return found[1].decode()

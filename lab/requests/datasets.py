@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from lab.names import ENGINE, LAB_NAME, WORD
-from lab.requests.request import EMPTY, HOST_ONLY, Mark, Request
+from lab.requests.request import EMPTY, HOST_ONLY, FieldMark, Request
 
 if TYPE_CHECKING:
     from lab.datasets.live import Selection
@@ -119,7 +119,7 @@ class RefreshDataset(Request, frozen=True, kw_only=True):
 
     LATER = ("force", "engine")
 
-    name: Annotated[str, Mark("about", "dataset")] = ""
+    name: Annotated[str, FieldMark("about", "dataset")] = ""
     engine: Annotated[
         str,
         EMPTY,
@@ -138,6 +138,6 @@ class RefreshDataset(Request, frozen=True, kw_only=True):
 class DeleteDataset(Request, frozen=True, kw_only=True):
     """The removal of a dataset, or of a version."""
 
-    which: Annotated[str, Mark("about", "dataset")] = ""
+    which: Annotated[str, FieldMark("about", "dataset")] = ""
     defer: bool = False
     """What labs use is removed with the last of them."""

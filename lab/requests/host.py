@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lab.requests.request import HOST_ONLY, IN_SECONDS, Mark, Request, Seconds
+from lab.requests.request import HOST_ONLY, IN_SECONDS, FieldMark, Request, Seconds
 
 
 class CollectGarbage(Request, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class CollectGarbage(Request, frozen=True, kw_only=True):
 class AddEngine(Request, frozen=True, kw_only=True):
     """A build of a server to add as an engine; a foreign program, which only its host adds."""
 
-    name: Annotated[str, Mark("about", "engine")] = ""
+    name: Annotated[str, FieldMark("about", "engine")] = ""
     source: Annotated[str, HOST_ONLY] = ""
     """The path of the build."""
     force: Annotated[bool, HOST_ONLY] = False
@@ -40,7 +40,7 @@ class AddEngine(Request, frozen=True, kw_only=True):
 class RemoveEngine(Request, frozen=True, kw_only=True):
     """The removal of an added engine."""
 
-    name: Annotated[str, Mark("about", "engine")] = ""
+    name: Annotated[str, FieldMark("about", "engine")] = ""
 
 
 ORDINARY = CollectGarbage()

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from lab.names import ENGINE
 from lab.requests.labs import ClusterRequest
-from lab.requests.request import HOST_ONLY, Mark, Request
+from lab.requests.request import HOST_ONLY, FieldMark, Request
 
 
 class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
 class DeleteTemplate(Request, frozen=True, kw_only=True):
     """The removal of a template."""
 
-    key: Annotated[str, Mark("about", "template")] = ""
+    key: Annotated[str, FieldMark("about", "template")] = ""
 
 
 class BuildImage(Request, frozen=True, kw_only=True):
@@ -43,5 +43,5 @@ class BuildImage(Request, frozen=True, kw_only=True):
 class DeleteImage(Request, frozen=True, kw_only=True):
     """The removal of an image."""
 
-    which: Annotated[str, Mark("about", "image")] = ""
+    which: Annotated[str, FieldMark("about", "image")] = ""
     """Its key or recipe."""

@@ -128,7 +128,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     @classmethod
     def of(cls, spec: LabSpec, **more: Any) -> Self:
         """The request for a lab with the specification ``spec``; ``more``: further fields."""
-        said = {
+        values = {
             "blueprint": spec.blueprint,
             "name": spec.name,
             "nodes": spec.nodes,
@@ -143,7 +143,7 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
             "dataset": spec.dataset,
             "options": spec.options.said,
         }
-        return cls(**{**said, **more})
+        return cls(**{**values, **more})
 
     @cached_property
     def spec(self) -> LabSpec:

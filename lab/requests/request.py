@@ -1,7 +1,7 @@
 """The base of all requests, and what their fields declare beside their types.
 
-A field's limits, description and examples are those of ``msgspec.Meta``. ``Mark`` says the rest:
-where it comes from, and what forms its values have over HTTP.
+A field's limits, description and examples are those of ``msgspec.Meta``. ``FieldMark`` says the
+rest: where it comes from, and what forms its values have over HTTP.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lab.units import format_duration, format_size
 
 
 @dataclass(frozen=True)
-class Mark:
+class FieldMark:
     """What a field is, further to its type; such a value stands in ``Annotated``.
 
     - ``host only``: set by the service or by a command on its host, never by an HTTP request.
@@ -37,9 +37,9 @@ class Mark:
     """Of ``about``: what it is, which stands before the colon."""
 
 
-HOST_ONLY, LAB, EMPTY = Mark("host only"), Mark("lab"), Mark("empty")
-Seconds = Annotated[float, Mark("seconds")]
-Bytes = Annotated[int, Mark("bytes")]
+HOST_ONLY, LAB, EMPTY = FieldMark("host only"), FieldMark("lab"), FieldMark("empty")
+Seconds = Annotated[float, FieldMark("seconds")]
+Bytes = Annotated[int, FieldMark("bytes")]
 _SHOWN: Mapping[str, Callable[[Any], str]] = {"seconds": format_duration, "bytes": format_size}
 _MOST = 80
 """Characters of a value that a message repeats."""
@@ -48,14 +48,13 @@ IN_BYTES = "in bytes, or a text such as 768M or 1G"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The base of all requests. ``LATER``: fields added after rows were written (see above).
-
-    ``LARGE``: fields that only the job reads, and that end with it: texts, which may hold secrets,
-    and lists.
-    """
+    """The base of all requests."""
 
     LATER: ClassVar[tuple[str, ...]] = ()
+    """Fields that were added later: a job's row and digest have them only while they are true."""
     LARGE: ClassVar[tuple[str, ...]] = ()
+    """Fields that only the job reads, and that end with it: texts, which may hold secrets, and
+    lists."""
 
 
 R = TypeVar("R", bound=Request)
@@ -73,9 +72,9 @@ def marks(declared: Any) -> set[str]:
     return {one.kind for one in _marks(declared)}
 
 
-def _marks(declared: Any) -> list[Mark]:
+def _marks(declared: Any) -> list[FieldMark]:
     found = get_args(declared)[1:] if get_origin(declared) is Annotated else ()
-    return [one for one in found if isinstance(one, Mark)]
+    return [one for one in found if isinstance(one, FieldMark)]
 
 
 @cache
@@ -86,7 +85,7 @@ def marked(kind: type[Request], *any_of: str) -> Mapping[str, str]:
 
 
 @cache
-def subject(kind: type[Request]) -> Mapping[str, Mark]:
+def subject(kind: type[Request]) -> Mapping[str, FieldMark]:
     """The fields that say what a request is about: each is marked ``lab`` or ``about``."""
     found = ((name, mark) for name, its in fields(kind).items() for mark in _marks(its))
     return {name: mark for name, mark in found if mark.kind in ("lab", "about")}

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lab.requests.labs import LabRequest, Ttl
-from lab.requests.request import HOST_ONLY, IN_SECONDS, Mark
+from lab.requests.request import HOST_ONLY, IN_SECONDS, FieldMark
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
 
     LATER = ("force",)
 
-    label: Annotated[str, Mark("about", "snapshot")] = ""
+    label: Annotated[str, FieldMark("about", "snapshot")] = ""
     force: bool = False
     """Also if it is protected."""
 

@@ -332,7 +332,10 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
 
 
 def _engine(url: URL, *, alone: bool = False) -> Engine:
-    """``alone``: no other process may use an SQLite file during a transaction."""
+    """Connect to a database.
+
+    ``alone``: no other process may use an SQLite file during a transaction.
+    """
     # Parameters are hidden, as passwords are among them and tracebacks show them.
     if url.get_backend_name() != "sqlite":
         engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)

@@ -19,12 +19,15 @@ _MAP_TIMEOUT = 120.0
 
 @dataclass(frozen=True)
 class StoredRange:
-    """``length`` bytes at the guest's ``offset``, which are in ``handle`` at ``position``."""
+    """Bytes of a guest's disk, and where they are stored."""
 
     offset: int
+    """Where the guest sees them."""
     length: int
     handle: int
+    """The open file that has them."""
     position: int
+    """Where they are in that file."""
 
 
 def open_parts(top: Path, stack: ExitStack) -> list[StoredRange]:

@@ -199,16 +199,16 @@ class _InNode:
     def _code(self, status: int) -> int:
         if self._ended and self._heard:
             return 128 + self._heard[0]
-        said = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         if status == 255 and not self._connected.exists():
             raise NotReady(
                 f"{self._node} does not answer SSH",
-                details=said,
+                details=lines,
                 hint="`lab exec --agent` needs no network in the node,"
                 " `lab console` shows what it does",
             )
-        if status == 255 and said:
-            raise NotReady(f"the connection to {self._node} broke", details=said)
+        if status == 255 and lines:
+            raise NotReady(f"the connection to {self._node} broke", details=lines)
         return 128 - status if status < 0 else status
 
     def _send(self, name: str) -> subprocess.Popen[bytes]:

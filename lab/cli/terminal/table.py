@@ -27,9 +27,9 @@ def table(
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """A name and a value a line, values aligned; pairs without a value are left out."""
-    said = [(name, printable(value)) for name, value in pairs if value]
-    width = max((len(name) for name, _ in said), default=0)
-    return "".join(f"{name:<{width}}  {value}\n" for name, value in said)
+    shown = [(name, printable(value)) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "".join(f"{name:<{width}}  {value}\n" for name, value in shown)
 
 
 def tick(stream: TextIO) -> str:

@@ -320,7 +320,7 @@ def _written(path: Path, *, new: bool) -> BinaryIO:
 
 
 def _compressed(file: BinaryIO, suffix: str) -> Any:
-    """``file``, for bytes that it compresses as the suffix says."""
+    """Open ``file`` for bytes that are compressed as ``suffix`` says."""
     if suffix == ".gz":
         import gzip
 

@@ -192,8 +192,12 @@ def env(
 
 def _as(view: LabView, account: str) -> LabView:
     """The lab as one of its further accounts sees it; raises NotFound."""
-    said = view.options.get("user", ())
-    known = [str(one).partition("@")[0] for one in said] if isinstance(said, list | tuple) else []
+    accounts = view.options.get("user", ())
+    known = (
+        [str(one).partition("@")[0] for one in accounts]
+        if isinstance(accounts, list | tuple)
+        else []
+    )
     if account not in known:
         raise NotFound(
             f"the lab {view.name} has no account {account}",

@@ -34,7 +34,7 @@ class Missing(Exception):
 
 
 def known(fact: T | Unknown) -> T:
-    """``fact``; raises Missing."""
+    """Return ``fact``; raises Missing if it is not known."""
     if isinstance(fact, Unknown):
         raise Missing(str(fact))
     return fact
@@ -79,10 +79,12 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class ZfsCheck:
-    """``topic``: what is checked; ``why``: why that matters, in one line."""
+    """A check of a host's ZFS."""
 
     topic: str
+    """What is checked."""
     why: str
+    """Why that matters, in one line."""
     rows: Callable[[View], Iterator[Row]]
 
     def __call__(self, facts: Facts, needs: Needs, pool: Pool | None = None) -> Finding:

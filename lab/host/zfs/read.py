@@ -74,9 +74,9 @@ def _has_module(system: System, source: Source) -> bool:
     return not isinstance(source.output("sysctl", "-n", "vfs.zfs.version.module"), Unknown)
 
 
-def _sysctls(said: Mapping[str, str] | Unknown) -> dict[str, Tunable]:
-    have = {} if isinstance(said, Unknown) else parse.numbers(said)
-    missing = said if isinstance(said, Unknown) else Unknown("not in this version", absent=True)
+def _sysctls(values: Mapping[str, str] | Unknown) -> dict[str, Tunable]:
+    have = {} if isinstance(values, Unknown) else parse.numbers(values)
+    missing = values if isinstance(values, Unknown) else Unknown("not in this version", absent=True)
     return {key: Tunable(name, have.get(name, missing)) for key, (_, name) in TUNABLES.items()}
 
 

@@ -81,21 +81,21 @@ def _refusal(stdout: str) -> str:
     return "\n".join(line for line in stdout.splitlines() if line.startswith("  ! "))
 
 
-def meaning(doing: str, said: str) -> LabError:
+def meaning(doing: str, message: str) -> LabError:
     """The error for a message of vm-bhyve."""
-    details = [line.strip() for line in said.splitlines() if line.strip()][-10:]
+    details = [line.strip() for line in message.splitlines() if line.strip()][-10:]
     for words, (what, hint) in _UNFIT.items():
-        if words in said:
+        if words in message:
             return HostUnfit(f"{doing}: {what}", hint=hint, details=details)
-    if any(words in said for words in _ABSENT):
+    if any(words in message for words in _ABSENT):
         return NotFound(f"{doing}: no such guest", details=details)
-    if _RUNS in said:
+    if _RUNS in message:
         return Conflict(
             f"{doing}: the guest runs already",
             hint="where `vm list` shows none: bhyvectl --destroy --vm=NAME ends it",
             details=details,
         )
-    if any(words in said for words in _TAKEN):
+    if any(words in message for words in _TAKEN):
         return Conflict(
             f"{doing}: the name exists already",
             hint="`vm list` and `vm switch list` show it; another LAB_HOME may own it",

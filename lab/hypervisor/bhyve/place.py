@@ -159,12 +159,12 @@ class Place:
 
     def last_words(self, guest: str) -> list[str]:
         """The last messages of bhyve, and vm-bhyve's fatal ones."""
-        said = []
+        messages = []
         with contextlib.suppress(OSError):
             text = (self.directory(guest) / "bhyve.log").read_text(errors="replace")
-            said = [line for line in text.splitlines() if line.strip()]
+            messages = [line for line in text.splitlines() if line.strip()]
         noted = [line for line in self.log(guest) if line.startswith(("fatal;", "bhyve exited"))]
-        return [*said, *noted][-_LAST_LINES:]
+        return [*messages, *noted][-_LAST_LINES:]
 
 
 def _note(guest: GuestSpec, switch: str) -> dict[str, object]:

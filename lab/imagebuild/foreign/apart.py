@@ -96,20 +96,20 @@ def _read(answer: bytes, source: Path) -> Found:
         unfit: bool = False
 
     try:
-        said = msgspec.json.decode(answer, type=Answer)
+        answered = msgspec.json.decode(answer, type=Answer)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _invalid(source) from None
-    if said.found is None:
-        kind = HostUnfit if said.unfit else InvalidSpec
-        raise kind(said.what, hint=said.hint, details=said.details)
-    texts = [said.found.base, said.found.server, *said.found.library_paths]
-    for table in (said.found.programs, said.found.files, said.found.options):
+    if answered.found is None:
+        kind = HostUnfit if answered.unfit else InvalidSpec
+        raise kind(answered.what, hint=answered.hint, details=answered.details)
+    texts = [answered.found.base, answered.found.server, *answered.found.library_paths]
+    for table in (answered.found.programs, answered.found.files, answered.found.options):
         texts += [*table, *table.values()]
     if any(
         ".." in Path(one).parts or one.startswith("/") or not one.isprintable() for one in texts
     ):
         raise _invalid(source)
-    return said.found
+    return answered.found
 
 
 def _invalid(source: Path) -> LabError:
@@ -216,7 +216,7 @@ def system(out: Path, choice: Choice, log: Path, progress: Progress) -> None:
         run([*isolated(network=False), *link], timeout=60)
 
 
-def said(out: Path, found: Found, program: str) -> str:
+def version_text(out: Path, found: Found, program: str) -> str:
     """What a program of a build says of its version; raises InvalidSpec if it does not run."""
     paths = ":".join(f"{BASE}/{path}" for path in found.library_paths)
     script = Path(__file__).with_name("ask.sh")
@@ -244,9 +244,9 @@ def version(text: str) -> str:
     return match[1]
 
 
-def _missing(said: str) -> list[str]:
+def _missing(text: str) -> list[str]:
     """The libraries, and the versions of symbols, that the dynamic linker did not find."""
-    before = [line.partition(": cannot open")[0].split() for line in said.splitlines()
+    before = [line.partition(": cannot open")[0].split() for line in text.splitlines()
               if ": cannot open" in line]  # fmt: skip
     names = [words[-1] for words in before if words and _LIBRARY.fullmatch(words[-1])]
-    return [*names, *_SYMBOLS.findall(said)]
+    return [*names, *_SYMBOLS.findall(text)]

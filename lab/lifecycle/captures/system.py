@@ -134,10 +134,10 @@ def _carry(
     try:
         channel.run(argv, timeout=_CARRY_SECONDS, halt=ctx.progress.halt)
     except CommandFailed as error:
-        said = error.stderr.splitlines()
+        lines = error.stderr.splitlines()
         raise NotReady(
             f"the server {engine.name} {engine.version} refuses what {node.name} has",
-            details=[line for line in said if "[ERROR]" in line][-5:] or said[-3:],
+            details=[line for line in lines if "[ERROR]" in line][-5:] or lines[-3:],
         ) from None
     ctx.hypervisor.stop(node.guest, force=False, halt=ctx.progress.halt)
 

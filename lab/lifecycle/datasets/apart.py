@@ -147,7 +147,7 @@ def spool(
 
 
 def _check(found: Spool, path: Path, name: str) -> Spool:
-    """``found``; raises LabError unless it can be what ``spool.write`` has returned."""
+    """Return ``found``; raises LabError unless ``spool.write`` can have returned it."""
     odd = found.path != path or not path.is_file() or path.stat().st_size != found.size
     if odd or not found.found.signs.keys() <= SIGNS.keys() or not found.parts:
         raise _invalid(name)
@@ -200,8 +200,8 @@ def _apart(
     argv = [sys.executable, "-c", main_of, str(asked), str(answered), str(os.getpid())]
     done, stalled = 0, Deadline.after(_STALL)
     try:
-        with contextlib.closing(run.lines(argv, idle=_IDLE)) as said:
-            for line in said:
+        with contextlib.closing(run.lines(argv, idle=_IDLE)) as lines:
+            for line in lines:
                 if line is not None and line.isascii() and line.isdecimal() and len(line) < 18:
                     done, stalled = max(done, int(line)), Deadline.after(_STALL)
                 progress(done)
@@ -259,13 +259,13 @@ def main(asked: str, answered: str, parent: str) -> None:
     threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
     request = msgspec.json.decode(Path(asked).read_bytes(), type=_Request)
     _limit(request)
-    said, last = 0.0, 0
+    reported, last = 0.0, 0
 
     def progress(done: int) -> None:
-        nonlocal said, last
+        nonlocal reported, last
         last = done
-        if time.monotonic() - said >= _SAY_EVERY:
-            said = time.monotonic()
+        if time.monotonic() - reported >= _SAY_EVERY:
+            reported = time.monotonic()
             _say(done)
 
     try:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from lab.blueprints import Blueprint, blueprint
 from lab.blueprints.dialects import DIALECTS
 from lab.config.enginefile import Family, engines, families, family_of
-from lab.datasets.origin import origin_of
 from lab.datasets.source import BackupStream, Source
+from lab.datasets.source_dialect import dialect_of_source
 from lab.errors import InvalidSpec
 from lab.imagebuild import added
 from lab.imagebuild.added import Build
@@ -86,7 +86,7 @@ def choose(ctx: Context, named: str, engine: str, source: Source) -> Chosen:
         return check_engine(ctx.home, named, engine)
     plans = [blueprint(name) for name in ([named] if named else _BLUEPRINTS)]
     there = [(family, plan.name) for family in families() for plan in plans if _loads(family, plan)]
-    origin = origin_of(source)
+    origin = dialect_of_source(source)
     own = [(family, plan) for family, plan in there if family.dialect == origin]
     why = ""
     for family, plan in own:

@@ -92,8 +92,8 @@ class Server:
 
     def rows(self, question: str) -> list[list[str]]:
         """The rows of one statement without line ends; raises NotReady and CommandFailed."""
-        said = self.run(_SQL, stdin=f"{question}\n".encode(), timeout=_LONG_SECONDS)
-        return [line.split("\t") for line in said.splitlines()]
+        output = self.run(_SQL, stdin=f"{question}\n".encode(), timeout=_LONG_SECONDS)
+        return [line.split("\t") for line in output.splitlines()]
 
     def read(self, disk: str, size: int, loaded: Callable[[int], None]) -> None:
         """Execute the first ``size`` bytes of a disk; raises Refused, NotReady.
@@ -195,8 +195,8 @@ class Server:
 
     def close(self) -> dict[str, int]:
         """Leave the file system; files of rows in it, and their sizes in bytes."""
-        said = self.run(_LOAD, "close", timeout=_LONG_SECONDS)
-        lines = [re.fullmatch(r"([0-9]{1,18}) ([0-9]{1,18})", line) for line in said.splitlines()]
+        output = self.run(_LOAD, "close", timeout=_LONG_SECONDS)
+        lines = [re.fullmatch(r"([0-9]{1,18}) ([0-9]{1,18})", line) for line in output.splitlines()]
         if None in lines:
             raise _invalid()
         return {line[2]: int(line[1]) for line in lines if line}
@@ -274,13 +274,13 @@ class Server:
             self.ctx.progress.halt()
             asked = time.monotonic()
             try:
-                said = self.run(_LOAD, "look")
+                output = self.run(_LOAD, "look")
                 last = time.monotonic()
             except NotReady:
                 if time.monotonic() - last > _SILENT:
                     raise
                 continue
-            first, _, rest = said.partition("\n")
+            first, _, rest = output.partition("\n")
             word, _, value = first.partition(" ")
             if word not in ("read", "done") or not re.fullmatch(r"[0-9]{1,18}", value):
                 raise _invalid()
@@ -353,15 +353,17 @@ def refused(error: Refused, where: str, *, secret: bool = False) -> InvalidSpec:
     The client prints the statement as well, which is not repeated: it may have a password.
     ``secret``: it has one, so what the server quotes of it is left out too.
     """
-    return InvalidSpec(f"{where}: the server refused it", details=_said(str(error), secret=secret))
+    return InvalidSpec(
+        f"{where}: the server refused it", details=_message(str(error), secret=secret)
+    )
 
 
 def failed(error: CommandFailed, where: str) -> InvalidSpec:
     """The error of a statement that was executed directly, and refused."""
-    return InvalidSpec(f"{where}: the server refused it", details=_said(error.stderr))
+    return InvalidSpec(f"{where}: the server refused it", details=_message(error.stderr))
 
 
-def _said(text: str, *, secret: bool = False) -> list[str]:
+def _message(text: str, *, secret: bool = False) -> list[str]:
     """The server's words, without a number of a line, which is that of a file nobody has."""
     if found := _ERROR.findall(text):
         number, words = found[-1]
@@ -378,7 +380,7 @@ def _said(text: str, *, secret: bool = False) -> list[str]:
 
 
 def _plain(databases: Sequence[str]) -> Sequence[str]:
-    """``databases``; raises InvalidSpec for one with the name of an option."""
+    """Return ``databases``; raises InvalidSpec for one with the name of an option."""
     if wrong := next((name for name in databases if name.startswith("-")), ""):
         raise InvalidSpec(
             f"the database {wrong[:64]!r} has the name of an option, and cannot be masked",

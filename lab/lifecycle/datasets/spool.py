@@ -56,17 +56,19 @@ _FIRST = 4096
 
 @dataclass(frozen=True)
 class SqlSlice:
-    """A file in the spool, or a part of one: ``line`` counts from 1, ``offset`` in bytes.
-
-    ``lines``, ``statements``: those of the file that precede the part.
-    """
+    """A file in the spool, or a part of one."""
 
     name: str
     line: int
+    """Where it begins in the spool, from 1."""
     offset: int
+    """Where it begins in the spool, in bytes."""
     size: int
+    """In bytes."""
     lines: int = 0
+    """Lines of the file that precede the part."""
     statements: int = 0
+    """Statements of the file that precede the part."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class _Lines:
         self._counted = 0  # in the chunks that are gone
 
     def of(self, data: Iterable[bytes]) -> Iterator[bytes]:
-        """``data``, as it is read."""
+        """Pass on ``data``, and count its lines."""
         offset = 0
         for chunk in data:
             self._chunks.append((offset, chunk))

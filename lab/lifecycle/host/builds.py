@@ -60,7 +60,7 @@ Ask = Callable[[Context, Path, Found, libraries.Choice], Callable[[str], str]]
 
 def _ask(ctx: Context, work: Path, found: Found, choice: libraries.Choice) -> Callable[[str], str]:
     apart.system(work, choice, work / "log", ctx.progress)
-    return partial(apart.said, work, found)
+    return partial(apart.version_text, work, found)
 
 
 def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
@@ -82,12 +82,12 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
         choice = libraries.choose(found.libraries, found.glibc, found.cxx)
         with ctx.progress.step("ask", f"asking its programs, on Debian {choice.suite}"):
             says = ask(ctx, work, found, choice)
-            said = says(found.server)
-            family = _family(said)
+            text = says(found.server)
+            family = _family(text)
             common = commons[family.builds]
             found = replace(found, programs=both_names(found, common))
             _check_programs(found, common, family)
-            version = apart.version(said)
+            version = apart.version(text)
             check_version(family.dialect, version)
             has_client = family.client in found.programs
             if has_client:
@@ -100,7 +100,7 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
             name=name,
             family=family.name,
             version=version,
-            said=said,
+            said=text,
             suite=choice.suite,
             packages=(*choice.packages, *(() if has_client else common.client_packages)),
             features=tuple(
@@ -227,12 +227,12 @@ def _check_machine(found: Found) -> None:
         )
 
 
-def _family(said: str) -> Family:
+def _family(text: str) -> Family:
     """The family that a server is of, by what it says; raises InvalidSpec."""
-    found = next((one for one in families() if one.says and one.says in said), None)
+    found = next((one for one in families() if one.says and one.says in text), None)
     found = found or next(one for one in families() if one.builds and not one.says)
     if not found.builds:
-        raise InvalidSpec(f"builds of {found.title} cannot be added yet", details=[said])
+        raise InvalidSpec(f"builds of {found.title} cannot be added yet", details=[text])
     return found
 
 

@@ -471,7 +471,10 @@ def _in_snapshots(ctx: Context) -> dict[str, list[CaptureRef]]:
 
 
 def _users(ctx: Context, key: str, captured: Mapping[str, Sequence[CaptureRef]]) -> list[str]:
-    """``captured``: see ``_in_snapshots``; they are named if their lab no longer has the image."""
+    """The labs that use an image, and snapshots with it of labs that no longer have it.
+
+    ``captured``: of ``_in_snapshots``.
+    """
     users = [f"lab {r.lab.name}" for r in ctx.store.labs_with_nodes() if key in r.images]
     users += [
         f"snapshot {ref.owner.name}@{ref.label}"

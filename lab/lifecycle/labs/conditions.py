@@ -44,11 +44,13 @@ Ask = Callable[[str, float], Rows]
 
 @dataclass(frozen=True)
 class WaitCondition:
-    """``text``: as it was given. ``what``: a node's name, or a statement."""
+    """What is waited for."""
 
     kind: Kind
     text: str
+    """As it was given."""
     what: str = ""
+    """A node's name, or a statement."""
 
 
 def parse(text: str) -> WaitCondition:

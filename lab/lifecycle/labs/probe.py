@@ -68,17 +68,18 @@ _TABLES_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """What became of the writes.
-
-    ``lost``: None if a server did not say what it has; ``changed``: None if it did not
-    say so before and after; ``unchecked``: servers that were not asked, and why.
-    """
+    """How many rows were written, refused and lost, and which tables others changed."""
 
     written: int
+    """Rows that a server acknowledged."""
     refused: int
+    """How often no server took a row."""
     lost: int | None
+    """Acknowledged rows that a server lacks; None if one did not say what it has."""
     changed: tuple[str, ...] | None
+    """Tables whose checksum differs; None if the server did not give it before and after."""
     unchecked: tuple[str, ...] = ()
+    """Servers that were not asked, and why."""
 
 
 @dataclass
@@ -264,7 +265,7 @@ class Probe:
         return ReplicatedView(source.name, target.name, None, why)
 
     def report(self, *, verify: bool) -> ProbeReport:
-        """What became of all writes, after the block.
+        """Count all writes, after the block.
 
         ``verify``: whether to look for them on all servers; else how many are lost is not known.
         """

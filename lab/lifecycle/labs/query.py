@@ -82,7 +82,7 @@ def at_all(
 ) -> list[NodeResults]:
     """What ``ask`` gets at each of ``logins``, all at the same time, in their order."""
 
-    def one(login: tuple[str, tuple[Account, int] | LabError]) -> NodeResults:
+    def results_of(login: tuple[str, tuple[Account, int] | LabError]) -> NodeResults:
         node, place = login
         found: list[Rows] = []
         try:
@@ -95,7 +95,7 @@ def at_all(
         return NodeResults(node, tuple(found))
 
     with ThreadPoolExecutor(max(1, len(logins))) as pool:
-        return list(pool.map(one, logins.items()))
+        return list(pool.map(results_of, logins.items()))
 
 
 @dataclass(frozen=True)

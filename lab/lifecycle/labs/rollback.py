@@ -278,7 +278,7 @@ def _boot_used(ctx: Context, record: LabRecord, nodes: Sequence[Node], timeout: 
 
 
 def _with_others(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Sequence[Node]:
-    """``nodes``, and all others of a lab that is stopped: one takes from them what it lacks."""
+    """``nodes``, and of a stopped lab all others as well: one takes from them what it lacks."""
     running = running_nodes(ctx, record.name)
     others = any(node.has_server and node not in nodes for node in running)
     return nodes if others else nodes_of(ctx, record.name)

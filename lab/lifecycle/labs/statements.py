@@ -79,7 +79,7 @@ def _measured(
     first = [*before, *query.using, _BEGIN]
     run = [*first, _READS, _READS, _FROM, query.text, _UNTIL, _READS]
     try:
-        said = ask([*first, f"{_EXPLAIN} {query.text}"], EACH * 1.5)[-1]
+        explained = ask([*first, f"{_EXPLAIN} {query.text}"], EACH * 1.5)[-1]
         found = [ask(run, EACH * 1.5) for _ in range(_RUNS)]
     except LabError as error:
         return Measured(error=printable(" ".join([error.what, *error.details]))[:_WIDTH])
@@ -89,14 +89,14 @@ def _measured(
     seconds = min(float(str(one)) for one in took) / 1e6
     empty, begun, ended = (_read(found[-1][at]) for at in (-6, -5, -1))
     # Asking reads rows itself.
-    return Measured(tuple(_lines(said)), seconds, max(0, ended - begun - (begun - empty)))
+    return Measured(tuple(_lines(explained)), seconds, max(0, ended - begun - (begun - empty)))
 
 
 def _lines(found: Rows) -> Iterator[str]:
     for row in found.rows[:_LINES]:
         cells = dict(zip(found.columns, row, strict=True))
-        said = [str(cells[name]) for name in _PLAN if cells.get(name) not in (None, "")]
-        yield printable(", ".join(said))[:_WIDTH]
+        shown = [str(cells[name]) for name in _PLAN if cells.get(name) not in (None, "")]
+        yield printable(", ".join(shown))[:_WIDTH]
 
 
 def _read(found: Rows) -> int:

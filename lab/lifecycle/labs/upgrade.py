@@ -249,14 +249,14 @@ def _step(
     except Interrupted:
         raise
     except LabError as error:
-        said = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
+        log = tuple(line[:_WIDTH] for line in error.details[-_LINES:])
         options = upgrade_messages.options_in([str(error), *error.details], ())
-        new_ones: dict[Partial, bool] = {"log": bool(said), "options": bool(options)}
+        new_ones: dict[Partial, bool] = {"log": bool(log), "options": bool(options)}
         partial = {one for one in step.partial if not new_ones.get(one)}
         partial |= {"log"} if len(error.details) > _LINES else set()
         partial |= {"options"} if len(options) >= upgrade_messages.MOST_OPTIONS else set()
         step = replace(
-            step, state="failed", why=str(error), log=said or step.log,
+            step, state="failed", why=str(error), log=log or step.log,
             options=options or step.options, partial=tuple(sorted(partial)),
             statements=None if queries else (),
         )  # fmt: skip
@@ -332,10 +332,10 @@ def _upgraded(
     rebuild: list[str] | None = None
     if family.upgrade:
         with ctx.progress.step("upgrade", f"upgrading the system tables of {node.name}"):
-            said = channel.run(
+            printed = channel.run(
                 list(family.upgrade), timeout=_UPGRADE_SECONDS, halt=ctx.progress.halt
             ).decode(errors="replace")
-        rebuild = [line[:_WIDTH] for line in upgrade_messages.rebuilt_tables(said)]
+        rebuild = [line[:_WIDTH] for line in upgrade_messages.rebuilt_tables(printed)]
     own = upgrade_messages.option_names(record.plan.options.option_file(node.role))
     return _findings(ctx, node, new, rebuild, own)
 
@@ -343,7 +343,7 @@ def _upgraded(
 def _findings(
     ctx: Context, node: Node, new: Image, rebuild: Sequence[str] | None, own: Collection[str]
 ) -> _Findings:
-    """``own``: the options that the user has given the server."""
+    """What an upgraded node's server says; ``own``: the options that the user has given it."""
     channel = ctx.hypervisor.channel(node.guest)
     options: tuple[OptionView, ...] | None = None
     log: list[str] | None = None
@@ -364,8 +364,8 @@ def _findings(
             partial |= {"options"} if len(options or ()) >= upgrade_messages.MOST_OPTIONS else set()
     with suppress(LabError):
         question = f"{LOCKED_OUT}\n".encode()
-        said = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
-        locked = [line[:_WIDTH] for line in said.decode(errors="replace").splitlines()]
+        answer = channel.run(["/usr/lib/lab/sql"], stdin=question, timeout=_SECONDS)
+        locked = [line[:_WIDTH] for line in answer.decode(errors="replace").splitlines()]
         partial |= {"locked_out"} if len(locked) > _ACCOUNTS else set()
     partial |= {"rebuild"} if len(rebuild or ()) > _LINES else set()
     return _Findings(

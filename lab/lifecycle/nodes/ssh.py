@@ -51,7 +51,7 @@ def ssh_command(private: Path, host: str, port: int, *more: str) -> list[str]:
 
 
 def with_options(command: Sequence[str], *more: str) -> list[str]:
-    """``command``, of ``ssh_command``, with further options."""
+    """Add further options to a command of ``ssh_command``."""
     *argv, login = command
     for option in more:
         argv += ["-o", option]

@@ -73,7 +73,7 @@ def activity(
     there = ctx.hypervisor.guests() if guests is None else guests
     deadline = Deadline.after(patience)
 
-    def one(node: Node) -> tuple[str, bool]:
+    def ask(node: Node) -> tuple[str, bool]:
         if node.guest not in there:
             raise NotReady(f"{node.name} of {name} does not run")
         asked = account_at(account, node.guest_address)
@@ -88,7 +88,7 @@ def activity(
                 f"{node.name} of {name} sent an invalid answer", details=[str(error)[:200]]
             ) from None
 
-    found = each(one, [node for node in nodes_of(ctx, name) if node.has_server])
+    found = each(ask, [node for node in nodes_of(ctx, name) if node.has_server])
     if not found:
         raise NotReady(f"the lab {name} has no nodes yet")
     return Activity(" ".join(counted for counted, _ in found), any(busy for _, busy in found))

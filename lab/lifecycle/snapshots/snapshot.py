@@ -436,14 +436,14 @@ def _drop(ctx: Context, name: str, label: str) -> None:
     """Remove a snapshot of all volumes, also if the last attempt was interrupted."""
     volumes = volumes_of(ctx, name)
 
-    def one(volume: VolumeName) -> LabError | None:
+    def drop(volume: VolumeName) -> LabError | None:
         try:
             ctx.storage.drop(VolumeSnapshot(volume, label, 0))
         except LabError as error:
             return error
         return None
 
-    failed = [error for error in each(one, volumes) if error is not None]
+    failed = [error for error in each(drop, volumes) if error is not None]
     if failed:
         raise failed[0]
     captures.remove_files(ctx, CaptureRef(Owner("lab", name), label))

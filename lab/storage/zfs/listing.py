@@ -23,7 +23,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """``filesystem``, ``volume`` or ``snapshot``."""
+        """The type of the dataset: ``filesystem``, ``volume`` or ``snapshot``."""
         return self.facts.get("type", "")
 
     @property

@@ -510,7 +510,7 @@ def test_what_a_hostile_server_takes_has_a_bound(tmp_path: Path, name: str) -> N
     began = time.monotonic()
     before = Path("/proc/sysvipc/shm").read_text()
     with pytest.raises(InvalidSpec) as refused:
-        apart.said(tmp_path, found, "bin/mysqld")
+        apart.version_text(tmp_path, found, "bin/mysqld")
     assert says in "\n".join(refused.value.details), refused.value.details
     assert time.monotonic() - began < 60
     assert Path("/proc/sysvipc/shm").read_text() == before

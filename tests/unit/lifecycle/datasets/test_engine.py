@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lab.datasets import source as sources
-from lab.datasets.origin import origin_of
+from lab.datasets.source_dialect import dialect_of_source
 from lab.datasets.survey import HEAD
 from lab.errors import CommandFailed, InvalidSpec, NotFound
 from lab.imagebuild.recipe import load
@@ -185,14 +185,14 @@ def test_what_says_the_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for path, family in (
         (packed, "mysql"), (wide, "mysql"), (blocks, "mysql"), (tmp_path / "dump", "mariadb"),
     ):  # fmt: skip
-        assert origin_of(sources.parse(str(path))) == family
+        assert dialect_of_source(sources.parse(str(path))) == family
     content = io.BufferedReader(io.BytesIO(OF_MYSQL))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=content))
-    assert origin_of(sources.parse("-")) == "mysql"
+    assert dialect_of_source(sources.parse("-")) == "mysql"
     assert content.read() == OF_MYSQL
     versions = {b"8.0.36": "mysql", b"5.5.5-10.11.6-MariaDB": "mariadb"}
     for version, family in versions.items():
         with greeting(version) as port:
-            assert origin_of(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == family
-    assert origin_of(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == ""
-    assert origin_of(sources.parse("generate:sysbench")) == ""
+            assert dialect_of_source(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == family
+    assert dialect_of_source(sources.parse(f"mysql://u@127.0.0.1:{port}/shop")) == ""
+    assert dialect_of_source(sources.parse("generate:sysbench")) == ""

@@ -35,10 +35,10 @@ _PARTS = 32
 _GREETING = 256
 """Bytes of a server's first packet in which its version is."""
 _MARIADB: DialectName = "mariadb"
-Origin = DialectName | Literal[""]
+SourceDialect = DialectName | Literal[""]
 
 
-def origin_of(source: Source) -> Origin:
+def dialect_of_source(source: Source) -> SourceDialect:
     """Whose SQL or files a source has; empty: unknown."""
     if isinstance(source, BackupDirectory | DataDirectory | BackupStream):
         # The data dictionary of MySQL; what was before 8.0 is of no server here.
@@ -56,7 +56,7 @@ def origin_of(source: Source) -> Origin:
     return ""
 
 
-def _of_directory(source: DumpDirectory) -> Origin:
+def _of_directory(source: DumpDirectory) -> SourceDialect:
     if source.layout == "mysqlsh":
         return "mysql"
     with suppress(OSError):
@@ -65,7 +65,7 @@ def _of_directory(source: DumpDirectory) -> Origin:
     return ""
 
 
-def _of_file(path: Path) -> Origin:
+def _of_file(path: Path) -> SourceDialect:
     try:
         if not path.is_file():  # a pipe is read once
             return ""
@@ -75,7 +75,7 @@ def _of_file(path: Path) -> Origin:
         return ""
 
 
-def _of_bytes(data: Iterator[bytes]) -> Origin:
+def _of_bytes(data: Iterator[bytes]) -> SourceDialect:
     head = b""
     with suppress(LabError):  # a part of what is compressed is truncated
         for found in sql(data, "the dump"):
@@ -85,7 +85,7 @@ def _of_bytes(data: Iterator[bytes]) -> Origin:
     return header(head).dialect
 
 
-def _of_server(source: Server) -> Origin:
+def _of_server(source: Server) -> SourceDialect:
     with suppress(LabError):
         return dialect_of_version(greeting(source))
     return ""
