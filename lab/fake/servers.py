@@ -38,6 +38,12 @@ def _version(record: Record) -> str:
     return f"{found.engine_version}{more.get(found.engine, '')}"
 
 
+def _protocol(record: Record) -> int:
+    """The version of a cluster's protocol that a node knows: here that of its server, its first."""
+    words = [] if guest_side.arbitrates(record.disks) else _version(record).split(".")
+    return int(words[0]) if words and words[0].isdigit() else 99
+
+
 class FakeServers:
     """What runs in ``guests``; ``home`` and ``before`` as for ``FakeHypervisor``.
 
@@ -313,6 +319,8 @@ class FakeServers:
             known = sum(r.tags.get("owner") == owner for r in near)
         variables = guest_side.status(len(peers), known, apart)
         variables |= {name: str(number) for name, number in record.commands.items()}
+        if "'wsrep_protocol_version'" in statement:
+            variables["wsrep_protocol_version"] = str(min(map(_protocol, peers), default=0))
         shown = guest_side.show_status(statement, variables)
         if shown is not None:
             return shown

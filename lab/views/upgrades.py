@@ -138,6 +138,12 @@ class UpgradeStep:
     """The version that it has since; empty: it has none, null: not known."""
     partial: Annotated[tuple[Partial, ...], public(["log"])] = ()
     """Of what there is more than is here, or may be: only so many lines are read, and kept."""
+    protocol_before: Annotated[int | None, public(10)] = None
+    """The version of the protocol of its Galera cluster before; null: it is in none, or not
+    known."""
+    protocol_after: Annotated[int | None, public(11)] = None
+    """The version that it has since; null: it is in none, or not known. Once it is higher than
+    before, a node of the older series comes back by a rollback only."""
 
     @property
     def provider(self) -> str:
@@ -145,6 +151,23 @@ class UpgradeStep:
         both = (self.provider_before, self.provider_after)
         before, after = ("unknown" if one is None else one or "none" for one in both)
         return f"{before} before, {after} after" if before != after else ""
+
+    @property
+    def risen(self) -> bool:
+        """Whether the protocol of its cluster rose with it: nodes of the older series are out."""
+        before, after = self.protocol_before, self.protocol_after
+        return before is not None and after is not None and after > before
+
+    @property
+    def cluster(self) -> tuple[str, ...]:
+        """What there is to say of it as a node of a Galera cluster, each in a line."""
+        found = [f"wsrep provider: {self.provider}"] if self.provider else []
+        if self.risen:
+            found.append(
+                f"wsrep protocol: {self.protocol_before} before, {self.protocol_after} after: from"
+                " this step on a node of the older series needs the snapshot to go back"
+            )
+        return tuple(found)
 
     @property
     def unknown(self) -> tuple[str, ...]:

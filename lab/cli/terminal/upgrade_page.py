@@ -65,8 +65,8 @@ def _step(body: Element, step: UpgradeStep) -> None:
     _text(body, "h2", step.node)
     if step.why:
         _text(body, "p", step.why, "bad")
-    if step.provider:
-        _text(body, "p", f"wsrep provider: {step.provider}.")
+    for line in step.cluster:
+        _text(body, "p", f"{line}.")
     for title, head, rows in (
         ("Longest time without an answer", ("Endpoint", "Time"), [
             (name, f"{seconds:.1f} s") for name, seconds in step.unanswered.items()

@@ -189,8 +189,7 @@ def _text(view: UpgradeView) -> str:
             for one in step.replicated or ()
             if one.slow
         ]
-        if step.provider:
-            lines.append(f"{step.node}: wsrep provider: {step.provider}")
+        lines += [f"{step.node}: {one}" for one in step.cluster]
         for what, found in (
             ("cannot log in", step.locked_out),
             ("rebuild", step.rebuild),

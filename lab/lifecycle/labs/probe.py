@@ -54,6 +54,7 @@ _FOUND = f"SELECT n FROM {SCHEMA}.writes WHERE n BETWEEN {{first}} AND {{last}}"
 _ROW = f"INSERT INTO {SCHEMA}.writes VALUES ({{number}})"  # noqa: S608
 READ_ONLY = (1290, 1836)
 """Errors of servers that are read-only: ER_OPTION_PREVENTS_STATEMENT, ERREAD_ONLY_MODE."""
+_NUMBER = re.compile("[0-9]{1,9}")
 _ROWS_AT_ONCE = 1000
 _OTHERS = (
     "SELECT table_schema, table_name, engine, table_rows"  # noqa: S608
@@ -197,6 +198,14 @@ class Probe:
         with suppress(LabError):
             rows = self._ask(node, ["SHOW GLOBAL STATUS LIKE 'wsrep_provider_version'"])[0]
             return str(rows[0][1])[:100] if rows else ""
+        return None
+
+    def protocol(self, node: Node) -> int | None:
+        """The version of the protocol of a server's cluster; None if it has none, or not known."""
+        with suppress(LabError):
+            rows = self._ask(node, ["SHOW GLOBAL STATUS LIKE 'wsrep_protocol_version'"])[0]
+            said = str(rows[0][1]) if rows else ""
+            return int(said) if _NUMBER.fullmatch(said) else None
         return None
 
     def replicated(self, node: Node) -> tuple[ReplicatedView, ...]:

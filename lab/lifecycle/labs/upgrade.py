@@ -222,7 +222,10 @@ def _step(
     step = UpgradeStep(node.name, "", "", "upgraded", "", 0.0, 0.0)
     try:
         # Of the servers: an image says what was installed when it was built.
-        step = replace(step, before=probe.version(node), provider_before=probe.provider(node))
+        step = replace(
+            step, before=probe.version(node), provider_before=probe.provider(node),
+            protocol_before=probe.protocol(node),
+        )  # fmt: skip
         old = _measured(ctx, record, node, queries)
         label = snapshot.take(ctx, TakeSnapshot(lab=asked.lab, name=f"before-{node.name}")).label
         _promote_another(ctx, record, node, new, timeout)
@@ -233,7 +236,7 @@ def _step(
             step = replace(
                 step, after=probe.version(node), log=found.log, locked_out=found.locked_out,
                 rebuild=found.rebuild, options=found.options, partial=found.partial,
-                provider_after=probe.provider(node),
+                provider_after=probe.provider(node), protocol_after=probe.protocol(node),
             )  # fmt: skip
             with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
                 step = replace(step, replicated=probe.replicated(node))
@@ -279,7 +282,7 @@ def _back(ctx: Context, step: UpgradeStep, to: RollBack, timeout: float) -> Upgr
         raise
     except LabError as error:
         return replace(step, why=f"{step.why}; the rollback failed: {error}")
-    return replace(step, state="rolled back", after="", provider_after=None)
+    return replace(step, state="rolled back", after="", provider_after=None, protocol_after=None)
 
 
 def _measured(

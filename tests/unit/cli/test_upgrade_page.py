@@ -40,7 +40,7 @@ STEP = UpgradeStep(
     (HOSTILE,), (HOSTILE,), (OptionView("o", "unknown", HOSTILE),),
     (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
     (ReplicatedView(HOSTILE, HOSTILE, 4.75), ReplicatedView("n1", "n2", None, HOSTILE)),
-    HOSTILE, "26.4.23",
+    HOSTILE, "26.4.23", (), 10, 11,
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
 VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,))
@@ -78,7 +78,8 @@ def test_all_of_the_report_is_there() -> None:
     """Protects from a field that is added to the report and to no page."""
     text = " ".join(Page(upgrade_page(VIEW)).texts)
     for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time", "before, 26.4.23 after",
-                 "123.4 ms", "500.0 ms", "1000", "2000",
+                 "wsrep protocol: 10 before, 11 after: from this step on", "123.4 ms",
+                 "500.0 ms", "1000", "2000",
                  "7 statements executed before and after, 2 of them differ",
                  "exit code 9", "12.8 s", "by itself",
                  "11 acknowledged", "13 lost", "12 refused"):  # fmt: skip
@@ -89,7 +90,8 @@ def test_all_of_the_report_is_there() -> None:
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
                       "compared", "why", "replicated",
-                      "provider_before", "provider_after", "partial"},
+                      "provider_before", "provider_after", "partial",
+                      "protocol_before", "protocol_after"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 
@@ -212,6 +214,26 @@ def test_what_is_said_of_a_provider(
     """Protects from "unknown" of a server that has none, and from silence about an unknown one."""
     step = replace(STEP, provider_before=before, provider_after=after)
     assert (step.provider, "wsrep provider" in step.unknown) == (said, unknown)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [(10, 11, True), (10, 10, False), (11, 10, False), (None, 11, False), (10, None, False)],
+)
+def test_a_protocol_that_rose_is_said(
+    capsys: pytest.CaptureFixture[str], before: int | None, after: int | None, said: bool
+) -> None:
+    """Protects who starts an older server then: its cluster does not take it."""
+    world = FakeLifecycle("a")
+    step = replace(STEP, node="n1", protocol_before=before, protocol_after=after)
+    world.upgraded = replace(VIEW, steps=(step,))
+    main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
+    line = (
+        "n1: wsrep protocol: 10 before, 11 after: from this step on a node of the older series"
+        " needs the snapshot to go back\n"
+    )
+    assert (line in capsys.readouterr().out) is said
+    assert step.risen is said
 
 
 def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -226,6 +226,21 @@ def test_the_provider_of_each_node(ctx: Context) -> None:
     ]
 
 
+def test_the_protocol_of_a_cluster(ctx: Context) -> None:
+    """Protects the way back: it rises when the last node of the older series has left."""
+    up(ctx, lab_request("galera", "shop", nodes=2, engine=OLDER))
+    view = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20)
+    found = [(step.node, step.protocol_before, step.protocol_after) for step in view.steps]
+    assert found == [("n2", 10, 10), ("n1", 10, 11)]
+    assert [step.risen for step in view.steps] == [False, True]
+
+
+def test_what_is_in_no_cluster_has_no_protocol(ctx: Context) -> None:
+    up(ctx, lab_request("single", "shop", nodes=1, engine=OLDER))
+    [step] = upgrade(ctx, UpgradeLab(lab="shop", to=NEWER), timeout=20).steps
+    assert (step.protocol_before, step.protocol_after, step.risen) == (None, None, False)
+
+
 @pytest.mark.rare
 @pytest.mark.parametrize("family", ["mariadb", "mysql"])
 def test_how_a_real_server_refuses_rows_that_is_read_only(family: str) -> None:
