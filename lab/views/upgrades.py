@@ -18,6 +18,9 @@ OptionState = Literal["unknown", "ignored", "deprecated", "adjusted"]
 that it was removed, still has it, or has another value than was given."""
 
 
+Transfer = Literal["ist", "sst"]
+"""How a node came back to its Galera cluster: with what it missed, or with the data of another."""
+
 Partial = Literal["locked_out", "log", "options", "rebuild"]
 """What of a step may be only a part of what there is."""
 
@@ -144,6 +147,10 @@ class UpgradeStep:
     protocol_after: Annotated[int | None, public(11)] = None
     """The version that it has since; null: it is in none, or not known. Once it is higher than
     before, a node of the older series comes back by a rollback only."""
+    transfer: Annotated[Transfer | None, public("ist")] = None
+    """How it came back to its Galera cluster, by its server's log: with the write sets that it
+    missed (IST), or with the data files of another node (SST); null: it is in none, or not
+    known."""
 
     @property
     def provider(self) -> str:
@@ -167,6 +174,10 @@ class UpgradeStep:
                 f"wsrep protocol: {self.protocol_before} before, {self.protocol_after} after: from"
                 " this step on a node of the older series needs the snapshot to go back"
             )
+        if self.transfer == "sst":
+            found.append("wsrep transfer: SST: its data files are those of another node")
+        elif self.transfer:
+            found.append("wsrep transfer: IST")
         return tuple(found)
 
     @property

@@ -32,6 +32,7 @@ from lab.lifecycle.labs import power, statements, upgrade_messages
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
+from lab.lifecycle.labs.transfer import came_back
 from lab.lifecycle.labs.workload import Workload
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import (
@@ -51,7 +52,7 @@ from lab.observe.ways import Rows
 from lab.requests.labs import RollBack, UpgradeLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
-from lab.views.upgrades import OptionView, Partial, UpgradeStep, UpgradeView
+from lab.views.upgrades import OptionView, Partial, Transfer, UpgradeStep, UpgradeView
 
 _SECONDS = 60.0
 _UPGRADE_SECONDS = 1800.0
@@ -204,6 +205,7 @@ class _Findings:
     options: tuple[OptionView, ...] | None
     partial: tuple[Partial, ...]
     """Of which of these there are more, or may be."""
+    transfer: Transfer | None
 
 
 def _step(
@@ -237,6 +239,7 @@ def _step(
                 step, after=probe.version(node), log=found.log, locked_out=found.locked_out,
                 rebuild=found.rebuild, options=found.options, partial=found.partial,
                 provider_after=probe.provider(node), protocol_after=probe.protocol(node),
+                transfer=found.transfer,
             )  # fmt: skip
             with ctx.progress.step("replicate", f"verifying that {node.name} replicates"):
                 step = replace(step, replicated=probe.replicated(node))
@@ -350,12 +353,14 @@ def _findings(
     channel = ctx.hypervisor.channel(node.guest)
     options: tuple[OptionView, ...] | None = None
     log: list[str] | None = None
+    transfer: Transfer | None = None
     locked: list[str] | None = None
     partial = set[Partial]()
     with suppress(LabError):
         argv = ["journalctl", "-b", "-o", "cat", "-n", str(_READ), *engine_units(ctx, new.key)]
         text = channel.run(argv, timeout=_SECONDS).decode(errors="replace")
         read = text.splitlines()
+        transfer = came_back(read)
         if any(map(_LOGS.search, read)):
             lines = [line for line in read if _TELLS.search(line)]
             options = upgrade_messages.options_in(lines, own)
@@ -377,4 +382,5 @@ def _findings(
         None if rebuild is None else tuple(rebuild[:_LINES]),
         options,
         tuple(sorted(partial)),
+        transfer,
     )

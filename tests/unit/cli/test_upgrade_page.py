@@ -24,6 +24,7 @@ from lab.views.upgrades import (
     OptionView,
     ReplicatedView,
     StatementView,
+    Transfer,
     UpgradeStep,
     UpgradeView,
     WorkloadView,
@@ -40,7 +41,7 @@ STEP = UpgradeStep(
     (HOSTILE,), (HOSTILE,), (OptionView("o", "unknown", HOSTILE),),
     (STATEMENT, replace(STATEMENT, error=HOSTILE)), 7, HOSTILE,
     (ReplicatedView(HOSTILE, HOSTILE, 4.75), ReplicatedView("n1", "n2", None, HOSTILE)),
-    HOSTILE, "26.4.23", (), 10, 11,
+    HOSTILE, "26.4.23", (), 10, 11, "sst",
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
 VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,))
@@ -79,6 +80,7 @@ def test_all_of_the_report_is_there() -> None:
     text = " ".join(Page(upgrade_page(VIEW)).texts)
     for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time", "before, 26.4.23 after",
                  "wsrep protocol: 10 before, 11 after: from this step on", "123.4 ms",
+                 "wsrep transfer: SST",
                  "500.0 ms", "1000", "2000",
                  "7 statements executed before and after, 2 of them differ",
                  "exit code 9", "12.8 s", "by itself",
@@ -91,7 +93,7 @@ def test_all_of_the_report_is_there() -> None:
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
                       "compared", "why", "replicated",
                       "provider_before", "provider_after", "partial",
-                      "protocol_before", "protocol_after"},
+                      "protocol_before", "protocol_after", "transfer"},
     }  # fmt: skip
     assert {kind: {one.name for one in fields(kind)} for kind in known} == known
 
@@ -234,6 +236,25 @@ def test_a_protocol_that_rose_is_said(
     )
     assert (line in capsys.readouterr().out) is said
     assert step.risen is said
+
+
+@pytest.mark.parametrize(
+    ("transfer", "lines"),
+    [
+        (None, []),
+        ("ist", ["n1: wsrep transfer: IST"]),
+        ("sst", ["n1: wsrep transfer: SST: its data files are those of another node"]),
+    ],
+)
+def test_how_a_node_came_back_is_said(
+    capsys: pytest.CaptureFixture[str], transfer: Transfer | None, lines: list[str]
+) -> None:
+    """Protects from data files of the older series under a newer server that nobody knows of."""
+    world = FakeLifecycle("a")
+    world.upgraded = replace(VIEW, steps=(replace(STEP, node="n1", transfer=transfer),))
+    main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if "transfer" in line] == lines
 
 
 def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
