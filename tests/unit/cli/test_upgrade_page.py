@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -157,6 +158,43 @@ def test_a_branch_of_which_a_node_was_begun_is_left() -> None:
     line = ["upgrade", "a", "--to", "mariadb:11.8", "--branch", "a-try"]
     assert main(line, lifecycle=world) == 5
     assert "a-try-0" in world.views
+
+
+def test_a_branch_is_upgraded_and_its_lab_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Protects who rehearses: the program itself, on fakes, leaves the lab alone and the branch."""
+    given = {
+        "LAB_HOME": str(tmp_path / "home"), "LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake",
+        "LAB_SPACE_FLOOR": "1M", "LAB_MEMORY_FLOOR": "1M", "LAB_PORT_RANGE": "33000-33999",
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str) -> str:
+        assert main([*words, "-o", "json"]) == 0
+        return capsys.readouterr().out
+
+    said("up", "galera", "--nodes", "2", "--memory", "400M", "--name", "shop",
+         "--engine", "mariadb:10.11")  # fmt: skip
+    for statement in ("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)"):
+        said("sql", "shop", "--node", "n1", "-e", statement)
+    report = json.loads(said("upgrade", "shop", "--to", "mariadb:11.8", "--branch", "try"))
+    assert [(one["node"], one["state"]) for one in report["steps"]] == [
+        ("n2", "upgraded"), ("n1", "upgraded"),
+    ]  # fmt: skip
+    assert (report["lost"], report["changed"]) == (0, [])
+    taken = {"shop": ["origin", "branch"], report["lab"]: ["origin", "before-n2", "before-n1"]}
+    engines = {"shop": "10.11.6", report["lab"]: "11.8.6"}
+    assert {one["name"] for one in json.loads(said("ls"))} == set(engines)
+    for name, engine in engines.items():
+        nodes = json.loads(said("status", name))["lab"]["nodes"]
+        assert [(one["state"], one["engine_version"]) for one in nodes] == [("ready", engine)] * 2
+        assert [one["name"] for one in json.loads(said("snapshot", "ls", name))] == taken[name]
+        found = json.loads(said("sql", name, "--node", "n1", "-e", "SELECT COUNT(*) FROM t"))
+        assert found["rows"] == [[1]]
 
 
 def test_rows_of_which_nothing_is_known_are_not_good() -> None:
