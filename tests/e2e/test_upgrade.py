@@ -29,18 +29,33 @@ def both(installation: Site) -> Site:
     return installation
 
 
+SHOP = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.orders (id INT PRIMARY KEY, what VARCHAR(20))",
+    "INSERT INTO shop.orders VALUES (1, 'a'), (2, 'b')",
+)
+
+
 def fill(dsn: str) -> None:
-    query(dsn, "CREATE DATABASE shop")
-    query(dsn, "CREATE TABLE shop.orders (id INT PRIMARY KEY, what VARCHAR(20))")
-    query(dsn, "INSERT INTO shop.orders VALUES (1, 'a'), (2, 'b')")
+    for statement in SHOP:
+        query(dsn, statement)
 
 
 @pytest.mark.parametrize("blueprint", ["galera", "replication"])
-def test_a_rolling_upgrade(both: Site, blueprint: str) -> None:
-    """Nothing acknowledged is lost, and any step can be gone back to with its RAM."""
-    name = both.name("up")
-    with both.up(blueprint, "--engine", OLDER, "--name", name) as view:
-        fill(view["dsn"])
+def test_a_rolling_upgrade(both: Site, blueprint: str, tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, and any step can be gone back to with its RAM.
+
+    The data of the replication are those of a dataset: what users rehearse with.
+    """
+    name, data, words = both.name("up"), both.name("data"), ["--engine", OLDER]
+    if blueprint == "replication":
+        (tmp_path / "shop.sql").write_text(";\n".join([f"{SHOP[0]};\nUSE shop", *SHOP[1:], ""]))
+        made = ("dataset", "create", data, "--from", str(tmp_path / "shop.sql"))
+        both.lab(*made, *words, timeout=900)
+        words = ["--dataset", data]
+    with both.up(blueprint, *words, "--name", name) as view:
+        if blueprint == "galera":
+            fill(view["dsn"])
         report = both.lab(
             "upgrade", name, "--to", NEWER, "--timeout", SECONDS, "-o", "json", timeout=1800
         ).json
@@ -65,6 +80,31 @@ def test_a_rolling_upgrade(both: Site, blueprint: str) -> None:
         found = [str(both.sql(name, node, "SELECT VERSION()")[0][0])[:5] for node in NODES]
         assert found == ["10.11", "10.11", "11.8."]
         assert both.sql(name, "n3", "SELECT COUNT(*) FROM shop.orders") == [[2]]
+    if blueprint == "replication":
+        both.lab("dataset", "rm", data)
+    assert both.settled() == []
+
+
+def test_a_branch_is_upgraded(both: Site) -> None:
+    """The branch has the newer server and the data, and the lab is as it was."""
+    name = both.name("lab")
+    with both.up("single", "--engine", OLDER, "--name", name) as view:
+        fill(view["dsn"])
+        report = both.lab(
+            "upgrade", name, "--to", NEWER, "--branch", both.name("try"), "--timeout", SECONDS,
+            "-o", "json", timeout=1800,
+        ).json  # fmt: skip
+        try:
+            assert [step["state"] for step in report["steps"]] == ["upgraded"]
+            assert (report["lost"], report["changed"]) == (0, [])
+            for lab, series in ((name, "10.11."), (report["lab"], "11.8.")):
+                [[version]] = both.sql(lab, "n1", "SELECT VERSION()")
+                assert str(version).startswith(series)
+                assert both.sql(lab, "n1", "SELECT COUNT(*) FROM shop.orders") == [[2]]
+            taken = both.lab("snapshot", "ls", name, "-o", "json").json
+            assert "before-n1" not in [one["name"] for one in taken]
+        finally:
+            both.lab("down", report["lab"], code=None)
     assert both.settled() == []
 
 
