@@ -22,7 +22,7 @@ from lab.imagebuild.build import SPACE_NEEDED, TOOLS
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context, hypervisor_of, open_context
 from lab.lifecycle.images import failures
-from lab.lifecycle.images.order import OUT_OF_REACH
+from lab.lifecycle.images.order import out_of_reach
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
 from lab.names import is_loopback
@@ -234,7 +234,7 @@ def _engines(settings: Settings) -> Iterator[Finding]:
     repository = recipe.repository
     known = answers.get(repository.urls[0]) if repository else None
     if known is not None and not known[1] and recipe.name not in failed:
-        note = f"{OUT_OF_REACH}: `lab up pxc` uses {instead[1]}"
+        note = f"{out_of_reach(recipe)}: `lab up pxc` uses {instead[1]}"
         yield Finding(recipe.name, "note", note)
 
 

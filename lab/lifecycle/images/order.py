@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
+from urllib.parse import urlsplit
 
 from lab.blueprints import (
     Blueprint,
@@ -25,7 +26,7 @@ from lab.errors import InvalidSpec, LabError, OutOfReach
 from lab.guest.network import inner_address
 from lab.imagebuild import added
 from lab.imagebuild.added import Build
-from lab.imagebuild.recipe import RECIPES, load
+from lab.imagebuild.recipe import RECIPES, Recipe, load
 from lab.lifecycle.core.build_lock import build_lock
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import failures
@@ -38,7 +39,6 @@ from lab.paths import Home
 from lab.spec import LabSpec
 from lab.units import format_size
 
-OUT_OF_REACH = "Percona's repository is out of reach"
 _UPGRADE = "upgrade"
 """The feature of builds that have the program by which servers upgrade their system tables."""
 
@@ -282,7 +282,7 @@ def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
             return choice, passed and f"{passed}: using {engines[choice.name]}{remedy}"
         if not passed and failure is not None:
             passed, remedy = str(failure), f"; {failure.remedy}"
-        passed = passed or OUT_OF_REACH
+        passed = passed or out_of_reach(choice.recipe)
     return last, passed and f"{passed}: using {engines[last.name]}{remedy}"
 
 
@@ -291,7 +291,16 @@ def unusable(ctx: Context, choice: ImageSpec) -> str:
     failure = _failure_of(ctx, choice)
     if failure is not None:
         return f"{failure}; {failure.remedy}"
-    return "" if _can_be_had(ctx, choice) else OUT_OF_REACH
+    return "" if _can_be_had(ctx, choice) else out_of_reach(choice.recipe)
+
+
+def out_of_reach(recipe: Recipe) -> str:
+    """What is said of a recipe whose repository does not answer: whose it is, or where."""
+    url = recipe.repository.urls[0] if recipe.repository else ""
+    host = urlsplit(url).hostname or recipe.name
+    owner, *_ = enginefile.family_of(recipe.engine).title.split()
+    whose = f"{owner}'s repository" if owner.lower() in host else f"the repository at {host}"
+    return f"{whose} is out of reach"
 
 
 def _failure_of(ctx: Context, choice: ImageSpec) -> failures.Failure | None:

@@ -14,7 +14,7 @@ from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import load
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image
-from lab.lifecycle.images.order import choose, resolve
+from lab.lifecycle.images.order import choose, out_of_reach, resolve
 from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.spec import LabSpec
@@ -104,3 +104,21 @@ def test_an_image_of_an_older_recipe_is_none(world: World, ctx: Context) -> None
     assert chosen(ctx, "pxc") == "mariadb"
     make(ctx, "a")
     assert LINE in world.notes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "whose"),
+    [
+        (PERCONA, "Percona's repository"),
+        ("mysql-8.4", "MySQL's repository"),
+        ("mariadb-11.4", "MariaDB's repository"),
+    ],
+)
+def test_whose_repository_is_out_of_reach(recipe: str, whose: str) -> None:
+    """Protects who looks for the cause: Percona's answers, and another one does not."""
+    found = load(recipe)
+    assert out_of_reach(found) == f"{whose} is out of reach"
+    assert found.repository is not None
+    elsewhere = replace(found.repository, urls=("http://apt.example:8080/own/debian",))
+    said = out_of_reach(replace(found, repository=elsewhere))
+    assert said == "the repository at apt.example is out of reach"
