@@ -126,14 +126,14 @@ def _table(views: Sequence[EngineView]) -> str:
     )
     notes = [
         "* the default series of its engine",
-        "RUN BY: who ran labs on it last, this host or the tests of lab's project",
+        "RUN BY: who ran labs on it last, this host and the tests of lab's project",
     ]
     notes += [f"{view.server}: {view.why}" for view in views if view.why]
     return rows + "".join(f"{note}\n" for note in notes)
 
 
 def _run_by(view: EngineView) -> str:
-    """Who ran it, and the day: this host, if it has a template of it."""
-    if view.formed_at:
-        return f"this host, {format_time(view.formed_at)[:10]}"
-    return f"project, {view.tested}" if view.tested else "nobody"
+    """Who ran it, and the day: this host, if it has a template of it; the project's tests."""
+    by = [f"this host, {format_time(view.formed_at)[:10]}"] if view.formed_at else []
+    by += [f"project, {view.tested}"] if view.tested else []
+    return "; ".join(by) or "nobody"

@@ -283,6 +283,10 @@ class FakeSession:
             engine_view("percona:8.0", server="Percona Server 8.0", default=False, tested="",
                         packages=("Debian bookworm", "http://percona/ps-80/apt"),
                         build="unreachable", why="http://percona/ps-80/apt did not answer"),
+            engine_view("mariadb:10.11", server="MariaDB 10.11", default=False, templates=("feed",),
+                        formed_at=1795305600.0),
+            engine_view("mysql:8.4", server="MySQL 8.4", default=False, tested="",
+                        formed_at=1795305600.0),
         ]  # fmt: skip
 
     def images(self) -> list[ImageView]:

@@ -560,12 +560,18 @@ def test_engines(capsys: Capture) -> None:
         "               1          -  project, 2026-11-27\n"
         "percona:8.0     Percona Server 8.0  galera,single  http://percona/ps-80/apt  unreachable"
         "       1          -  nobody\n"
+        "mariadb:10.11   MariaDB 10.11       galera,single  Debian trixie             yes"
+        "               1          1  this host, 2026-11-22; project, 2026-11-27\n"
+        "mysql:8.4       MySQL 8.4           galera,single  Debian trixie             yes"
+        "               1          -  this host, 2026-11-22\n"
         "* the default series of its engine\n"
-        "RUN BY: who ran labs on it last, this host or the tests of lab's project\n"
+        "RUN BY: who ran labs on it last, this host and the tests of lab's project\n"
         "Percona Server 8.0: http://percona/ps-80/apt did not answer\n"
     )
-    assert out(capsys, "engine", "ls", "-o", "name") == "mariadb:11.8\npercona:8.0\n"
-    [first, _] = json.loads(out(capsys, "engine", "ls", "-o", "json"))
+    assert out(capsys, "engine", "ls", "-o", "name") == (
+        "mariadb:11.8\npercona:8.0\nmariadb:10.11\nmysql:8.4\n"
+    )
+    [first, *_] = json.loads(out(capsys, "engine", "ls", "-o", "json"))
     assert first["packages"] == ["Debian trixie"]
 
 
