@@ -179,6 +179,8 @@ class Dialect:
     """Whether its images have the program that prepares physical backups."""
     binds: bool = False
     """Whether an index that a foreign key needs is never dropped, not even without its checks."""
+    confined: str = "@@GLOBAL.secure_file_priv <> ''"
+    """The condition of a server that may not read and write all files: NULL is no limit."""
     limits: tuple[str, ...] = ()
     """Statements for a session whose statements may read for {seconds}, or {milliseconds}."""
     loading: str = ""
@@ -360,6 +362,8 @@ DIALECTS: Mapping[DialectName, Dialect] = {
         links=_MYSQL,
         limits=("SET SESSION max_execution_time = {milliseconds}",),
         binds=True,
+        # NULL: it reads and writes none.
+        confined="IFNULL(@@GLOBAL.secure_file_priv, 'NULL') <> ''",
         # Rows go from server to server in files. Events of the data are for labs. Older servers
         # had foreign keys that refer to no unique key. Without its option a server refuses partial
         # revokes; one that has such accounts sets it itself when it starts. Percona XtraDB Cluster

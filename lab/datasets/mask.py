@@ -10,7 +10,7 @@ a scratch schema, by the first 52 bits of the digest.
 The secret is in no statement of ``Masking.statements``, only in those of ``secret_statements``,
 which the same session runs first. What a server writes down of statements and rows (binlog,
 general log, slow log) must be off, and there must be no trigger on UPDATE, which would see old
-rows: ``PRECONDITIONS``.
+rows: ``preconditions``.
 
 What masking in place leaves behind, in undo logs, redo logs and free pages, is not its matter:
 the staging server's files are not what is captured.
@@ -24,7 +24,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -69,7 +69,7 @@ class Precondition:
     hint: str
 
 
-PRECONDITIONS: Sequence[Precondition] = (
+_PRECONDITIONS = (
     Precondition(
         "SELECT 'log_bin' FROM DUAL WHERE @@GLOBAL.log_bin"
         " UNION SELECT 'general_log' FROM DUAL WHERE @@GLOBAL.general_log"
@@ -78,9 +78,7 @@ PRECONDITIONS: Sequence[Precondition] = (
         "start it with --skip-log-bin --general-log=0 --slow-query-log=0",
     ),
     Precondition(
-        # NULL is no limit in MariaDB, and in MySQL the other extreme.
-        "SELECT 'secure_file_priv' FROM DUAL WHERE IFNULL(@@GLOBAL.secure_file_priv,"
-        " IF(VERSION() LIKE '%MariaDB%', '', 'NULL')) <> ''",
+        "SELECT 'secure_file_priv' FROM DUAL WHERE {confined}",
         "the staging server may not write the masked rows where the next reads them",
         "leave the option out of --set and --my-cnf",
     ),
@@ -91,6 +89,12 @@ PRECONDITIONS: Sequence[Precondition] = (
         "load triggers after masking",
     ),
 )
+
+
+def preconditions(confined: str) -> Iterator[Precondition]:
+    """All of them; ``confined``: the dialect's condition."""
+    for one in _PRECONDITIONS:
+        yield replace(one, question=one.question.replace("{confined}", confined))
 
 
 @dataclass(frozen=True)

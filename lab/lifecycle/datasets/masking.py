@@ -9,9 +9,9 @@ from lab.datasets.columns import FIELDS, QUERY, Column, from_rows, identifier
 from lab.datasets.mask import (
     FORGET,
     LAST,
-    PRECONDITIONS,
     Masking,
     plan,
+    preconditions,
     secret_statements,
     values,
 )
@@ -34,14 +34,15 @@ def mask(server: Server, rules: Rules, secret: bytes) -> tuple[Column, ...]:
     """
     columns = columns_of(server)
     _check(columns, rules)
-    masking = plan(columns, rules, binds=dialect_of(server.engine).binds)
+    dialect = dialect_of(server.engine)
+    masking = plan(columns, rules, binds=dialect.binds)
     databases = sorted({column.database for column in columns})
     if databases:
         try:
             server.set_triggers_aside(databases)
         except CommandFailed as error:
             raise failed(error, "the triggers of the data") from None
-    for precondition in PRECONDITIONS:
+    for precondition in preconditions(dialect.confined):
         if rows := _rows(server, precondition.question):
             found = ", ".join(row[0][:128] for row in rows[:_MOST])
             raise InvalidSpec(f"{precondition.message}: {found}", hint=precondition.hint)
