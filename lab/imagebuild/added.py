@@ -34,6 +34,7 @@ _RUN = "/run/mysqld"
 _CHUNK = MIB
 
 _FILE = matching("a file's name", r"[\w#.+-]+")
+_PATTERN = matching("a pattern of files' names", r"[\w#.+*-]+")
 _PACKAGE = matching("a package's name", r"[a-z0-9][a-z0-9+.-]+")
 
 
@@ -60,6 +61,10 @@ class Common:
     log_files: Annotated[tuple[str, ...], list_of("a list of names of files", _FILE)]
     needed: Annotated[tuple[str, ...], list_of("a list of programs", _FILE)]
     """Programs without which no image can be made."""
+    own: Annotated[tuple[str, ...], list_of("a list of patterns of names", _PATTERN)]
+    """Programs of servers: others of a build do not replace those of the guest."""
+    left_out: Annotated[tuple[str, ...], list_of("a list of names of directories", _FILE)]
+    """Directories of a build that no guest reads."""
     programs: _Names
     """The programs that are called, each with its former name or none; the server first."""
     features: _Names

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from lab.errors import InvalidSpec
@@ -17,10 +18,6 @@ from lab.imagebuild.foreign.libraries import Needs, needs
 from lab.imagebuild.foreign.unpack import real
 
 _DIRECTORIES = ("bin", "sbin", "libexec", "scripts")
-_OURS = re.compile(
-    r"my|mariadb|maria|wsrep|galera|aria_|innochecksum|perror|replace$|resolveip|xtrabackup|xb|garb"
-)
-"""Programs of servers: others of a build do not replace those of the guest."""
 _ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")
 
 
@@ -50,7 +47,8 @@ def look(root: Path, kinds: Sequence[Common]) -> Found:
     """What a build that was unpacked to ``root`` holds; raises InvalidSpec if it has no server."""
     base, server = _server(root, kinds)
     everything = list(_files(base))
-    programs = {Path(server).name: server, **dict(_programs(base, Path(server).parent))}
+    own = [pattern for kind in kinds for pattern in kind.own]
+    programs = {Path(server).name: server, **dict(_programs(base, Path(server).parent, own))}
     by_name: dict[str, str] = {}
     for path in everything:
         if not _is_inside(base, base / path):
@@ -133,13 +131,17 @@ def _is_inside(base: Path, path: Path) -> bool:
     return whole.is_relative_to(real(base)) and whole.is_file()
 
 
-def _programs(base: Path, beside: Path) -> Iterator[tuple[str, str]]:
-    """Programs by name, links among them; the first directory counts, ``beside`` as the last."""
+def _programs(base: Path, beside: Path, own: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Programs by name, links among them; the first directory counts, ``beside`` as the last.
+
+    ``own``: patterns of the names of those that count.
+    """
     seen = set()
     for directory in (*_DIRECTORIES, beside):
         place = base / directory
         for path in sorted(place.iterdir()) if place.is_dir() else ():
-            fits = _OURS.match(path.name) and _is_inside(base, path)
+            fits = any(fnmatchcase(path.name, pattern) for pattern in own)
+            fits = fits and _is_inside(base, path)
             if fits and path.name not in seen and os.access(path, os.X_OK):
                 seen.add(path.name)
                 yield path.name, path.relative_to(base).as_posix()

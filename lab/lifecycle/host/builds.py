@@ -10,12 +10,11 @@ from __future__ import annotations
 import gzip
 import os
 import platform
-import re
 import shutil
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,9 +40,10 @@ from lab.undo import Undo
 from lab.units import MIB
 from lab.views.catalog import EngineView
 
-_LEFT_OUT = re.compile(r"(^|/)(mysql-test|mariadb-test|sql-bench|man|doc)(/|$)|\.a$")
-"""Files that no guest reads; a test suite is larger than its server."""
-
+_LEFT_OUT = frozenset({"man", "doc"})
+"""Directories of all builds that no guest reads, besides those of their families."""
+_LIBRARY = ".a"
+"""The end of the names of libraries that only compilers read."""
 
 _KEY = "engine-"
 # What is in the directory of a command, beside what ``apart`` makes there: no name of an engine.
@@ -95,7 +95,9 @@ def add(ctx: Context, asked: AddEngine, *, ask: Ask = _ask) -> EngineView:
         made = make_directory(work / _MADE, REACHABLE)
         with ctx.progress.step("keep", "keeping the build"), writing(made):
             base = work / apart.FOREIGN / apart.TREE / found.base
-            content, size = pack(base, made / added.ARCHIVE, lambda: _room(ctx))
+            content, size = pack(
+                base, made / added.ARCHIVE, lambda: _room(ctx), left_out=common.left_out
+            )
         build = Build(
             name=name,
             family=family.name,
@@ -257,10 +259,13 @@ def _links(found: Found, common: Common, choice: libraries.Choice) -> Iterator[t
     yield from choice.links
 
 
-def pack(base: Path, target: Path, room: Callable[[], object]) -> tuple[str, int]:
+def pack(
+    base: Path, target: Path, room: Callable[[], object], *, left_out: Sequence[str] = ()
+) -> tuple[str, int]:
     """Write the tree below ``base`` as an archive; the digest of its content, and its bytes.
 
-    ``room`` is called from time to time, and raises an error if the disk has none.
+    ``room`` is called from time to time, and raises an error if the disk has none. ``left_out``:
+    the names of directories that are not packed.
 
     The digest is of paths, kinds, modes and contents: it is the same however the build was packed.
     """
@@ -270,7 +275,7 @@ def pack(base: Path, target: Path, room: Callable[[], object]) -> tuple[str, int
         gzip.GzipFile("", "wb", 1, file, 0) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for path in _paths(base):
+        for path in _paths(base, _LEFT_OUT.union(left_out)):
             info = tarfile.TarInfo(path.relative_to(base).as_posix())
             found = path.lstat()
             if stat.S_ISLNK(found.st_mode):
@@ -292,7 +297,7 @@ def pack(base: Path, target: Path, room: Callable[[], object]) -> tuple[str, int
     return whole.digest, size
 
 
-def _paths(base: Path) -> Iterator[Path]:
+def _paths(base: Path, left_out: frozenset[str]) -> Iterator[Path]:
     """Files and links below ``base``, sorted, without those that no guest reads."""
     found = []
     for top, directories, names in os.walk(base):
@@ -300,5 +305,6 @@ def _paths(base: Path) -> Iterator[Path]:
         found += [here / name for name in names]
         found += [here / name for name in directories if (here / name).is_symlink()]
     for path in sorted(found):
-        if not _LEFT_OUT.search(path.relative_to(base).as_posix()):
+        inside = path.relative_to(base)
+        if path.suffix != _LIBRARY and left_out.isdisjoint(inside.parts):
             yield path

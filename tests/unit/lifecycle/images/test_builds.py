@@ -362,6 +362,21 @@ def test_the_archive_of_a_build_leaves_room(tmp_path: Path) -> None:
         builds.pack(tmp_path, tmp_path.with_name("archive"), room)
 
 
+def test_what_no_guest_reads_is_not_kept(
+    ctx: Context, add: Callable[..., EngineView], tmp_path: Path
+) -> None:
+    """Protects the size of images: a test suite is larger than its server."""
+    tree = mariadb_tree(tmp_path / "x")
+    for name in ("mysql-test/t", "share/mariadb-test/t", "man/man1/m.1", "lib/x.a", "kept/doc.so"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).touch()
+    add(tree)
+    with tarfile.open(added.named(ctx.home.engines, "mine").archive) as archive:
+        names = set(archive.getnames())
+    assert "kept/doc.so" in names
+    assert not {name for name in names if "test" in name or name.endswith((".1", ".a"))}
+
+
 def test_a_link_whose_text_is_no_utf_8(
     ctx: Context, add: Callable[..., EngineView], tmp_path: Path
 ) -> None:
