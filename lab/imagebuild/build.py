@@ -131,7 +131,7 @@ def check_host(recipe: Recipe, out: Path) -> None:
             f"{out} has {format_size(free)}",
             hint="free some space, or keep images elsewhere",
         )
-    isolate.check()
+    isolate.check(recipe.name)
 
 
 def _bootstrap(job: _Job) -> None:

@@ -46,26 +46,26 @@ def contained(root: Path) -> list[str]:
     return [*isolated(network=False), *inside]
 
 
-def check() -> None:
-    """Raise HostUnfit unless isolated commands work here."""
+def check(image: str = userns.ANY) -> None:
+    """Raise HostUnfit unless isolated commands work here; ``image``: what is to be built."""
     require("setpriv", package="util-linux")
     require("unshare", package="util-linux")
-    if os.geteuid() != 0 and (found := userns.found_problem()):
+    if os.geteuid() != 0 and (found := userns.found_problem(image)):
         raise HostUnfit(found.what, hint=found.hint)
     try:
         run([*isolated(network=False), "true"], timeout=20)
     except CommandFailed as error:
         raise HostUnfit(
             "this user cannot make namespaces, which an image build needs",
-            hint=_hint(),
+            hint=_hint(image),
             details=error.details,
         ) from None
 
 
-def _hint() -> str:
+def _hint(image: str) -> str:
     if os.geteuid() == 0:
         return "in a container, it needs to be privileged (CAP_SYS_ADMIN)"
-    return userns.AS_ROOT
+    return userns.as_root(image)
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:

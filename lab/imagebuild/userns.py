@@ -28,10 +28,8 @@ NEEDED = 65536
 PROFILE = "mmdebstrap"
 """AppArmor's profile, from the package apparmor, that may make user namespaces on Ubuntu 24.04."""
 
-AS_ROOT = (
-    "build the image as root and import it: sudo .venv/bin/lab image build mariadb && "
-    "sudo .venv/bin/lab image export mariadb - | .venv/bin/lab image import -"
-)
+ANY = "IMAGE"
+"""What a command says for an image where none is wanted yet."""
 
 _CLONE_NEWUSER = 0x10000000  # linux/sched.h
 _SECONDS = 10.0
@@ -43,6 +41,15 @@ class Problem:
 
     what: str
     hint: str
+
+
+def as_root(image: str = ANY) -> str:
+    """The remedy of a user who cannot build ``image``, which a recipe is for."""
+    lab = ".venv/bin/lab image"
+    return (
+        f"build the image as root and import it: sudo {lab} build {image} && "
+        f"sudo {lab} export {image} - | {lab} import -"
+    )
 
 
 def _find(program: str) -> str | None:
@@ -100,8 +107,11 @@ def confined(host: Host = HERE) -> list[str]:
     return []
 
 
-def problem(login: str, uid: int, host: Host = HERE) -> Problem | None:
-    """Why the user cannot have a namespace, as far as files show; None if they can."""
+def problem(login: str, uid: int, host: Host = HERE, image: str = ANY) -> Problem | None:
+    """Why the user cannot have a namespace, as far as files show; None if they can.
+
+    ``image``: as for ``as_root``.
+    """
     absent = [tool for tool in ("newuidmap", "newgidmap") if not host.find(tool)]
     if absent:
         return Problem(
@@ -119,7 +129,7 @@ def problem(login: str, uid: int, host: Host = HERE) -> Problem | None:
         return Problem(
             "AppArmor forbids user namespaces to ordinary users"
             " (kernel.apparmor_restrict_unprivileged_userns is 1), which image builds need",
-            AS_ROOT,
+            as_root(image),
         )
     return None
 
@@ -199,10 +209,10 @@ def _login(uid: int) -> str:
         return str(uid)
 
 
-def found_problem() -> Problem | None:
+def found_problem(image: str = ANY) -> Problem | None:
     """``problem`` for the user we run as."""
     uid = os.geteuid()
-    return problem(_login(uid), uid)
+    return problem(_login(uid), uid, image=image)
 
 
 def main(words: Sequence[str]) -> int:
@@ -212,7 +222,7 @@ def main(words: Sequence[str]) -> int:
         argv = [*confined(), sys.executable, "-I", "-S", __file__, "--", "true"]
         found = found_problem()
         if found is None and subprocess.run(argv, check=False, timeout=_SECONDS).returncode:
-            found = Problem("this user cannot make namespaces, which image builds need", AS_ROOT)
+            found = Problem("this user cannot make namespaces, which image builds need", as_root())
         if found is not None:
             sys.stderr.write(f"{found.what}\n{found.hint}\n")
         return int(found is not None)

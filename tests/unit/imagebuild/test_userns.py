@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.imagebuild import userns
-from lab.imagebuild.userns import AS_ROOT, Host, confined, mapping, problem, subordinate
+from lab.imagebuild.userns import Host, as_root, confined, mapping, problem, subordinate
 
 TOOLS = ("newuidmap", "newgidmap", "aa-exec")
 SYSCTL = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
@@ -106,10 +106,11 @@ def test_apparmor_of_ubuntu_24_04(tmp_path: Path) -> None:
         "no profile": machine(tmp_path / "b", restricted="1\n"),
         "no aa-exec": machine(tmp_path / "c", tools=TOOLS[:2], restricted="1\n", profile="x"),
     }.items():
-        found = problem("ann", 7, host)
+        found = problem("ann", 7, host, "mysql-8.4")
         assert found is not None, case
         assert "apparmor_restrict_unprivileged_userns" in found.what
-        assert found.hint == AS_ROOT
+        assert found.hint == as_root("mysql-8.4")
+        assert "lab image build mysql-8.4 &&" in found.hint
         assert confined(host) == []
     assert confined(machine(tmp_path / "d", restricted="0\n", profile="x")) == []
 
