@@ -21,7 +21,7 @@ from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.locks.named import lock
-from lab.names import GuestName
+from lab.names import EVERYWHERE, GuestName
 from lab.observe.account import Account
 from lab.observe.sql import ask as ask_sql
 from lab.observe.sql import ask_all
@@ -214,7 +214,7 @@ def test_what_is_no_greeting_of_a_server_is_no_answer(said: bytes) -> None:
 
 def test_a_lost_authority_is_not_made_by_looking(world: World) -> None:
     """A new one would not have signed what the nodes show, and clients would be given it."""
-    with replace(world, publish="0.0.0.0").open() as opened:  # where others reach it: TLS alone
+    with replace(world, publish=EVERYWHERE).open() as opened:  # where others reach it: TLS alone
         make(opened)
         for path in (opened.home.ca, opened.home.ca_key):
             path.unlink()
