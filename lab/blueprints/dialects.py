@@ -14,6 +14,7 @@ MariaDB 10.2.11, 10.11.5 and 11.4.5 and MySQL 5.6.24 say to each of these
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -595,6 +596,42 @@ _RUNS: Mapping[str, Mapping[DialectName, tuple[str, str]]] = {
 """By features that blueprints need: the oldest version that does, and what one before it lacks."""
 
 
+_REMOVED: Mapping[DialectName, Mapping[str, Mapping[str, str]]] = {
+    # MDEV-29694. It starts with the others that it removed, and logs that they do nothing.
+    "mariadb": {"11.0": {"innodb_change_buffer_max_size": ""}},
+    # Its manual, "What Is New in MySQL 8.4 since MySQL 8.0" and "... 9.0 since MySQL 8.4".
+    "mysql": {
+        "8.4": {
+            "default_authentication_plugin": "authentication_policy",
+            "expire_logs_days": "binlog_expire_logs_seconds",
+            "group_replication_ip_whitelist": "group_replication_ip_allowlist",
+            "skip_host_cache": "host_cache_size = 0",
+            "no_dd_upgrade": "upgrade = NONE",
+            "binlog_transaction_dependency_tracking": "",
+            "log_bin_use_v1_row_events": "",
+            "master_info_file": "",
+            "master_info_repository": "",
+            "relay_log_info_file": "",
+            "relay_log_info_repository": "",
+            "slave_rows_search_algorithms": "",
+            "transaction_write_set_extraction": "",
+            "avoid_temporal_upgrade": "",
+            "show_old_temporals": "",
+            "old_style_user_limits": "",
+        },
+        "9.0": {"mysql_native_password": ""},
+    },
+}
+"""Options that servers do not know since a version, each with what took its place; empty: nothing.
+Not all of them: a server is asked as well."""
+
+_PLUGINS: Mapping[DialectName, Mapping[str, tuple[str, str]]] = {
+    "mysql": {NATIVE: ("8.4", "9.0")},
+}
+"""Plugins of accounts: since when servers have each only with an option of its name, and since when
+not at all."""
+
+
 class Versioned(Protocol):
     """A server: its engine and its version."""
 
@@ -651,6 +688,28 @@ def lacks(server: Versioned, feature: str) -> str:
     if not oldest or not _is_before(server.version, numbers(oldest)):
         return ""
     return f"{what} (since {family.title} {oldest})"
+
+
+def removed(was: Versioned, new: Versioned) -> dict[str, str]:
+    """Options that ``new`` does not know any more, which ``was`` knows: what took their places."""
+    found = dict[str, str]()
+    for since, options in _REMOVED[family_of(new.name).dialect].items():
+        if _is_before(was.version, numbers(since)) and not _is_before(new.version, numbers(since)):
+            found |= options
+    return found
+
+
+def locks_out(server: Versioned, text: str) -> list[str]:
+    """Plugins whose accounts cannot log in to a server with the option file ``text``."""
+    found = list[str]()
+    for plugin, (by_option, gone) in _PLUGINS.get(family_of(server.name).dialect, {}).items():
+        is_on = re.compile(rf"^\s*(?:loose[-_])?{plugin}\s*(?:=\s*(?:on|true|1)\s*)?$", re.M | re.I)
+        had = not _is_before(server.version, numbers(by_option))
+        if had and not (
+            _is_before(server.version, numbers(gone)) and is_on.search(text.replace("-", "_"))
+        ):
+            found.append(plugin)
+    return found
 
 
 def check_loads(server: Versioned) -> None:

@@ -239,6 +239,11 @@ class UpgradeView:
     """The user's program; null: none was given."""
     unchecked: Annotated[tuple[str, ...], public(["n3: it is a delayed replica"])] = ()
     """Servers on which the rows were not looked for, and why."""
+    foreseen: Annotated[
+        tuple[str, ...], public(["old@% (mysql_native_password) cannot log in to MySQL 8.4.8"])
+    ] = ()
+    """What was known before the first step: accounts that the new servers lock out, and options of
+    the user's that they do not know, with those that took their places."""
 
     @property
     def failed(self) -> bool:

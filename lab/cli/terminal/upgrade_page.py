@@ -45,6 +45,9 @@ def upgrade_page(view: UpgradeView) -> str:
     if view.unchecked:
         _text(body, "p", "They were not looked for on:")
         _lines(body, view.unchecked)
+    if view.foreseen:
+        _text(body, "p", "Known before the first step:")
+        _lines(body, view.foreseen)
     _table(body, _HEAD, [
         (step.node, step.before or "-", step.after or "-", step.state, f"{step.seconds:.1f} s",
          f"{step.outage:.1f} s", step.snapshot) for step in view.steps

@@ -181,6 +181,7 @@ def _text(view: UpgradeView) -> str:
     lost = "unknown how many" if view.lost is None else view.lost
     lines = [f"writes: {written} acknowledged, {lost} lost, {view.refused} refused"]
     lines += [f"not looked for on {one}" for one in view.unchecked]
+    lines += [f"known before the first step: {one}" for one in view.foreseen]
     for step in view.steps:
         silent = [f"{name} {seconds:.1f} s" for name, seconds in step.unanswered.items()]
         lines.append(f"{step.node}: longest without an answer: {', '.join(silent)}")

@@ -29,6 +29,7 @@ from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import check_upgrades, required
 from lab.lifecycle.images.ready import Image, engine_units
 from lab.lifecycle.labs import power, statements, upgrade_messages
+from lab.lifecycle.labs.foreseen import foreseen
 from lab.lifecycle.labs.probe import Probe
 from lab.lifecycle.labs.promote import promote
 from lab.lifecycle.labs.rollback import rollback
@@ -100,6 +101,9 @@ def _upgrade(ctx: Context, asked: UpgradeLab, timeout: float) -> UpgradeView:
         order = _order(ctx, record, asked.node, new)
         for node in order:
             system.check(ctx, node, new)
+        known = foreseen(ctx, record, order, new)
+        for line in known:
+            ctx.progress.note("upgrade", line)
         workload = Workload(ctx, record.name, asked.workload)
         with Probe(ctx, record) as probe, workload:
             steps: list[UpgradeStep] = []
@@ -112,7 +116,7 @@ def _upgrade(ctx: Context, asked: UpgradeLab, timeout: float) -> UpgradeView:
     return UpgradeView(
         asked.lab, asked.to, tuple(steps), time.monotonic() - began,
         report.written, report.refused, report.lost, report.changed, workload.report,
-        report.unchecked,
+        report.unchecked, known,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ _REBUILT, _NOT = "rebuilt", "not rebuilt"
 def option_names(text: str) -> set[str]:
     """The options that an option file sets."""
     lines = (line.strip() for line in text.splitlines())
-    return {_plain(line.partition("=")[0].strip()) for line in lines if line[:1] not in "#;[!"}
+    return {plain(line.partition("=")[0].strip()) for line in lines if line[:1] not in "#;[!"}
 
 
 def options_in(lines: Iterable[str], own: Collection[str]) -> tuple[OptionView, ...]:
@@ -50,7 +50,7 @@ def options_in(lines: Iterable[str], own: Collection[str]) -> tuple[OptionView, 
     for line in lines:
         for state, pattern in _ABOUT.items():
             if match := pattern.search(line):
-                name = _plain(match[1])
+                name = plain(match[1])
                 fatal = state == "unknown" and "[Warning]" not in line
                 if name in own or fatal:
                     message = printable(line)[:_WIDTH]
@@ -59,7 +59,7 @@ def options_in(lines: Iterable[str], own: Collection[str]) -> tuple[OptionView, 
     return tuple(found.values())[:MOST_OPTIONS]
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """The name of an option, however it was written."""
     name = name.lower().replace("-", "_")
     for prefix in _SKIPPED:

@@ -45,7 +45,8 @@ STEP = UpgradeStep(
     HOSTILE, "26.4.23", (), 10, 11, "sst",
 )  # fmt: skip
 WORKLOAD = WorkloadView(9, True, 12.75, (HOSTILE,))
-VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,))
+VIEW = UpgradeView(HOSTILE, HOSTILE, (STEP,), 100.5, 11, 12, 13, (HOSTILE,), WORKLOAD, (HOSTILE,),
+                   (f"foreseen {HOSTILE}",))  # fmt: skip
 
 
 class Page(HTMLParser):
@@ -81,7 +82,7 @@ def test_all_of_the_report_is_there() -> None:
     text = " ".join(Page(upgrade_page(VIEW)).texts)
     for said in ("61.2 s", "3.5 s", "2.2 s", "4.8 s", "not in time", "before, 26.4.23 after",
                  "wsrep protocol: 10 before, 11 after: from this step on", "123.4 ms",
-                 "wsrep transfer: SST",
+                 "wsrep transfer: SST", "Known before the first step", "foreseen",
                  "500.0 ms", "1000", "2000",
                  "7 statements executed before and after, 2 of them differ",
                  "exit code 9", "12.8 s", "by itself",
@@ -89,7 +90,7 @@ def test_all_of_the_report_is_there() -> None:
         assert said in text
     known = {
         UpgradeView: {"lab", "to", "steps", "seconds", "written", "refused", "lost", "changed",
-                      "workload", "unchecked"},
+                      "workload", "unchecked", "foreseen"},
         UpgradeStep: {"node", "before", "after", "state", "snapshot", "seconds", "outage",
                       "unanswered", "log", "locked_out", "rebuild", "options", "statements",
                       "compared", "why", "replicated",
@@ -293,6 +294,17 @@ def test_how_a_node_came_back_is_said(
     main(["upgrade", "a", "--to", "mariadb:11.8"], lifecycle=world)
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if "transfer" in line] == lines
+
+
+def test_what_is_foreseen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    world = FakeLifecycle("a")
+    world.upgraded = replace(VIEW, foreseen=("old@% cannot log in", "no option x"))
+    main(["upgrade", "a", "--to", "mysql:9.7"], lifecycle=world)
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("known before the first step: ")] == [
+        "known before the first step: old@% cannot log in",
+        "known before the first step: no option x",
+    ]
 
 
 def test_what_is_unknown_is_said(capsys: pytest.CaptureFixture[str]) -> None:
