@@ -68,6 +68,42 @@ def runs(site: Site, name: str, version: str, *labs: str) -> None:
                         assert str(base).rstrip("/") == "/opt/lab/server"
 
 
+def branched(site: Site, name: str, version: str) -> None:
+    """A branch of a lab of the build has its server and its rows, and leaves the lab alone."""
+    lab, branch = site.name("of-build"), site.name("branch")
+    with site.up("single", "--engine", name, "--name", lab):
+        site.sql(lab, "n1", "CREATE DATABASE shop")
+        site.sql(lab, "n1", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+        site.sql(lab, "n1", "INSERT INTO shop.t VALUES (1)")
+        try:
+            site.lab("branch", lab, branch)
+            site.sql(branch, "n1", "INSERT INTO shop.t VALUES (2)")
+            [[said, rows]] = site.sql(branch, "n1", "SELECT VERSION(), COUNT(*) FROM shop.t")
+            assert (str(said).startswith(version), rows) == (True, 2)
+            assert site.sql(lab, "n1", "SELECT COUNT(*) FROM shop.t") == [[1]]
+        finally:
+            site.lab("down", branch, code=None)
+
+
+def loads(site: Site, name: str, version: str, scratch: Path) -> None:
+    """The build loads a dataset, and labs of that have its server."""
+    dump, dataset, lab = scratch / "crm.sql", f"of-{name}-{site.token}", site.name("of-dataset")
+    dump.write_text(
+        "CREATE DATABASE crm;\nUSE crm;\nCREATE TABLE people (id INT PRIMARY KEY, name TEXT);\n"
+        "INSERT INTO people VALUES (1, 'Ada'), (2, NULL);\n"
+    )
+    create = ("dataset", "create", dataset, "--from", str(dump), "--engine", name)
+    made = site.lab(*create, "--blueprint", "single", "-o", "json", timeout=1800).json
+    assert [(t["database"], t["name"]) for t in made["tables"]] == [("crm", "people")]
+    with site.up("single", "--dataset", dataset, "--name", lab) as view:
+        assert view["started"] == "warm"
+        assert view["engine_version"].startswith(version)
+        rows = site.sql(lab, "n1", "SELECT id, name, @@basedir FROM crm.people ORDER BY id")
+        assert [row[:2] for row in rows] == [[1, "Ada"], [2, None]]
+        assert str(rows[0][2]).rstrip("/") == "/opt/lab/server"
+    site.lab("dataset", "rm", dataset)
+
+
 CASES = {
     "e2e-packages": (
         partial(debian, MARIADB, "trixie"), "11.8", ("galera", "backup"), ("galera --nodes 3",),
@@ -93,6 +129,9 @@ def test_a_build_of_others(installation: Site, tmp_path: Path, name: str) -> Non
         pytest.skip(str(error))
     added(installation, name, source, version, *features)
     runs(installation, name, version, *blueprints)
+    if "single" in blueprints:
+        branched(installation, name, version)
+        loads(installation, name, version, tmp_path)
     if "galera" not in features:
         refused = installation.lab("up", "galera", "--engine", name, code=2)
         assert "galera" in refused.stderr

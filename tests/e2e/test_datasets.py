@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.passwords import caching_sha2
 from lab.storage.sparse import extents
 from tests.e2e.e2e_site import Site
 from tests.support.mariadb_server import NoServer, server, stopped, unpacked
@@ -415,12 +417,21 @@ def test_a_group_in_use_becomes_a_dataset(installation: Site) -> None:
     assert site.settled() == []
 
 
+def digests(top: Path) -> dict[str, str]:
+    """The SHA-256 of a file, or of all files below a directory."""
+    files = [path for path in (top, *top.rglob("*")) if path.is_file()]
+    return {
+        path.relative_to(top).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
 @pytest.mark.rare  # tests/unit/datasets/test_round_trips.py does it with servers on this host
 @pytest.mark.parametrize("engine", ["mariadb", "mysql"])
 def test_what_a_lab_dumps_becomes_a_dataset(
     installation: Site, tmp_path: Path, engine: str
 ) -> None:
-    """Out and in again: the checksums of all tables are the same."""
+    """Out and in again: the checksums of all tables are the same. The dump as files, too."""
     site, name = installation, f"again-{engine}-{installation.token}"
     lab, clone = site.name("out"), site.name("in")
     dump = tmp_path / ("crm.sql.gz" if engine == "mariadb" else "crm")  # of the other, a directory
@@ -438,6 +449,10 @@ def test_what_a_lab_dumps_becomes_a_dataset(
             site.sql(lab, "n1", statement)
         before = site.sql(lab, "n1", checksum)
         site.lab("dump", lab, "--to", str(dump) if dump.suffix else f"{dump}/")
+        site.lab("cp", str(dump), f"{lab}:n1:/var/tmp/there")
+        site.lab("cp", f"{lab}:n1:/var/tmp/there", str(tmp_path / "back"))
+    assert digests(dump)
+    assert digests(tmp_path / "back") == digests(dump)
     create = ("dataset", "create", name, "--from", str(dump), "-o", "json")
     assert site.lab(*create, timeout=1800).json["engine"].startswith(f"{engine} ")
     with site.up("single", "--dataset", name, "--name", clone) as view:
@@ -451,17 +466,21 @@ def test_what_a_lab_dumps_becomes_a_dataset(
 
 
 @pytest.mark.rare  # tests/unit/datasets/test_shell.py does it with a server of this host
-def test_a_directory_of_mysql_shell_becomes_a_dataset(image: Site, tmp_path: Path) -> None:
-    """On the other family, with rows of all kinds in chunks, and its accounts."""
-    site, name = image, f"mysqlsh-{image.token}"
+@pytest.mark.parametrize("engine", ["mariadb", "mysql"])
+def test_a_directory_of_mysql_shell_becomes_a_dataset(
+    installation: Site, tmp_path: Path, engine: str
+) -> None:
+    """On either family, with rows of all kinds in chunks, and its accounts."""
+    site, name = installation, f"mysqlsh-{engine}-{installation.token}"
     users = (
-        "CREATE USER IF NOT EXISTS `app`@`%` IDENTIFIED WITH 'caching_sha2_password' AS 'x';\n"
+        "CREATE USER IF NOT EXISTS `app`@`%` IDENTIFIED WITH 'caching_sha2_password' AS"
+        f" '{caching_sha2('secret')}';\n"
         "GRANT SELECT ON `shop`.* TO `app`@`%`;\n"
     )
     try:
         with server() as db:
             db.ask(
-                "CREATE DATABASE shop",
+                "CREATE DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
                 "CREATE TABLE shop.t (id INT PRIMARY KEY, bin BLOB, bits BIT(10))",
                 "INSERT INTO shop.t SELECT seq, UNHEX(MD5(seq)), b'1010101010'"
                 " FROM shop.seq_1_to_5000",
@@ -470,18 +489,22 @@ def test_a_directory_of_mysql_shell_becomes_a_dataset(image: Site, tmp_path: Pat
             top = Shell(chunk=1000, users=users).dump(db, tmp_path / "dump", ["shop"])
     except NoServer as why:
         pytest.skip(str(why))
+    # MySQL is what such a directory becomes by itself.
+    other = ("--engine", engine) if engine == "mariadb" else ()
     made = site.lab(
-        "dataset", "create", name, "--from", str(top), "--engine", "mariadb",
-        "--blueprint", "single", timeout=1800,
+        "dataset", "create", name, "--from", str(top), *other, "--blueprint", "single",
+        "-o", "json", timeout=1800,
     )  # fmt: skip
-    assert "accounts are locked" in made.stderr
+    assert made.json["engine"].startswith(f"{engine} ")
+    assert ("accounts are locked" in made.stderr) == (engine == "mariadb")
     lab = site.name("mysqlsh")
     with site.up("single", "--dataset", name, "--name", lab):
         question = "SELECT COUNT(*), SUM(CRC32(bin)), SUM(bits + 0) FROM shop.t"
         [found] = site.sql(lab, "n1", question)  # sums are decimals, which JSON has as strings
         assert [str(value) for value in found] == [str(value) for value in sums[0]]
         [[account]] = site.sql(lab, "n1", "SHOW CREATE USER app@'%'")
-        assert "ACCOUNT LOCK" in account
+        assert ("ACCOUNT LOCK" in account) == (engine == "mariadb")
+        assert ("caching_sha2_password" in account) == (engine == "mysql")
     (top / "@.done.json").unlink()
     failed = site.lab("dataset", "refresh", name, code=2, timeout=900)
     assert "MySQL Shell has not finished this dump" in failed.stderr
