@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from lab.config.enginefile import clients
+from lab.config.enginefile import clients, families
 from lab.errors import CommandFailed, NotReady, StatementRefused
 from lab.fake import load as guest_load
 from lab.fake.inside import READ_LOCK, Inside
@@ -163,7 +163,7 @@ class FakeChannel:
 
 _SAID = {
     "/bin/sync": b"",  # what a fake guest writes is on its disk at once
-    "mariadb-upgrade": b"",
+    **{family.upgrade[0]: b"" for family in families() if family.upgrade},
 }
 _PROGRAMS: dict[str, Callable[[Inside, Sequence[str]], None]] = {
     "systemctl": service,

@@ -65,7 +65,7 @@ def adopt(tablespace: bytes, execute: Callable[[str], object]) -> str:
         try:
             execute(one.text.decode())
         except CommandFailed as error:
-            return f"done 1\n[ERROR] mariadbd: {error.stderr}\n"
+            return f"done 1\n[ERROR] {error.stderr}\n"
     return "done 0\n"
 
 

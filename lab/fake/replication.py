@@ -11,7 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from lab.config.enginefile import family_of
 from lab.errors import CommandFailed, StatementRefused
 from lab.fake.guests import Record
 from lab.fake.inside import (
@@ -25,6 +27,7 @@ from lab.fake.inside import (
     sources,
     write_inside,
 )
+from lab.imagebuild import manifest
 
 ITSELF = "itself"
 
@@ -127,10 +130,16 @@ def run(record: Record, peers: Sequence[Record], statement: str) -> Result:
     result = execute(inside, statement)
     if inside.statements != before:
         if _refuses(record, inside) and not ACCOUNT.fullmatch(statement):
-            text = "The MariaDB server is running with the --read-only option"
+            text = f"The {_title(record)} server is running with the --read-only option"
             raise StatementRefused(1290, text)
         write_inside(record.disks, inside)
     return result
+
+
+def _title(record: Record) -> str:
+    """What the server of a guest calls itself: by the dialect, as Percona's servers do."""
+    engine = manifest.read(Path(record.image)).engine if record.image else ""
+    return family_of(family_of(engine).dialect).title
 
 
 def _answer(record: Record, inside: Inside, peers: Sequence[Record], statement: str) -> Result:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lab.config.enginefile import family_of
 from lab.errors import Conflict, NotFound, NotReady, StatementRefused
 from lab.fake import group, proxy, replication
 from lab.fake import inside as guest_side
@@ -34,8 +35,10 @@ def _version(record: Record) -> str:
     if not record.image:
         return "unknown"
     found = manifest.read(Path(record.image))
-    more = {"mariadb": "-MariaDB-deb13", "percona-server": "-6", "percona": "-6.1"}
-    return f"{found.engine_version}{more.get(found.engine, '')}"
+    family = family_of(found.engine)
+    first = family_of(family.dialect)
+    said = f"{found.engine_version}-{first.says}" if first.says else found.engine_version
+    return said if family is first else f"{said}-6"
 
 
 def _protocol(record: Record) -> int:

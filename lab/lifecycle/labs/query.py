@@ -151,8 +151,9 @@ def program(account: Account, port: int, options: Path, *, database: str = "") -
     found = next((path for p in known if (path := find(p))), None)
     if found is None:
         raise NoProgram(
-            "no mariadb or mysql client is installed",
-            hint="install mariadb-client or mysql-client, or give the statement with -e",
+            f"no {' or '.join(known)} client is installed",
+            hint=f"install {' or '.join(f'{one}-client' for one in known)},"
+            " or give the statement with -e",
         )
     content = (
         f"[client]\nhost={account.host}\nport={port}\nprotocol=tcp\n"
