@@ -23,6 +23,56 @@ ALLOWED = {
 }
 """Files that may name a server, and what it is there."""
 
+MENTIONED = {
+    "lab/blueprints/__init__.py": "an example",
+    "lab/blueprints/dialects.py": "a table by dialect",
+    "lab/blueprints/dr.py": "a table by dialect",
+    "lab/blueprints/galera.py": "the families of a blueprint",
+    "lab/blueprints/replication.py": "the families of a blueprint",
+    "lab/blueprints/single.py": "the families of a blueprint",
+    "lab/blueprints/versions.py": "a table by dialect",
+    "lab/cli/flags.py": "an example",
+    "lab/cli/verbs/archive.py": "an example",
+    "lab/cli/verbs/ca.py": "an example",
+    "lab/cli/verbs/dataset.py": "an example",
+    "lab/cli/verbs/engine.py": "an example",
+    "lab/cli/verbs/image.py": "an example",
+    "lab/cli/verbs/matrix.py": "an example",
+    "lab/cli/verbs/node_access.py": "an example",
+    "lab/cli/verbs/up.py": "an example",
+    "lab/cli/verbs/upgrade.py": "an example",
+    "lab/config/enginefile.py": "dialects as a type, an example",
+    "lab/datasets/accounts.py": "a table by dialect",
+    "lab/datasets/backup.py": "a form of the family",
+    "lab/datasets/collations.py": "a table by dialect",
+    "lab/datasets/datadir.py": "a form of the family",
+    "lab/datasets/directory.py": "a form of the family",
+    "lab/datasets/kinds.py": "words of both families",
+    "lab/datasets/live.py": "a table by dialect",
+    "lab/datasets/of_mysql.py": "words of both families",
+    "lab/datasets/origin.py": "what a dump says of its server",
+    "lab/datasets/redo.py": "a form of the family",
+    "lab/datasets/scripts.py": "words of both families",
+    "lab/datasets/source.py": "a form of the family",
+    "lab/datasets/survey.py": "a table by dialect",
+    "lab/datasets/tabbed.py": "a form of the family",
+    "lab/imagebuild/bootstrap.py": "a variable of packages",
+    "lab/lifecycle/datasets/outside.py": "a table by dialect",
+    "lab/lifecycle/datasets/physical.py": "a table by dialect",
+    "lab/lifecycle/datasets/spool.py": "words of both families",
+    "lab/lifecycle/labs/query.py": "variables of clients",
+    "lab/names.py": "an example",
+    "lab/pytest_plugin.py": "an example",
+    "lab/requests/images.py": "an example",
+    "lab/requests/labs.py": "an example",
+    "lab/spec.py": "an example",
+    "lab/users.py": "reserved accounts",
+    "lab/views/catalog.py": "an example",
+    "lab/views/labs.py": "an example",
+    "lab/views/upgrades.py": "an example",
+}
+"""Files with the name of a family other than MySQL in a text, and what for."""
+
 
 def named() -> set[str]:
     found = {name for one in families() for name in (one.engine, one.name, one.dialect)}
@@ -76,6 +126,39 @@ def test_no_module_decides_by_the_name_of_an_engine_or_a_proxy() -> None:
                 found += [f"{place}:{line}: {text}" for line, text in hits]
     assert not found
     assert allowed == set(ALLOWED)
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """The line and the text of each constant of ``source`` that is no documentation."""
+    tree = ast.parse(source)
+    words = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in words:
+            yield node.lineno, node.value
+
+
+def test_which_texts_are_seen() -> None:
+    """Protects the next test from one that sees nothing, and comments from it."""
+    source = '"""MariaDB"""\nx = f"of {y} MariaDB"  # MariaDB\n"""MariaDB"""\nrun(["mariadb"])'
+    assert [line for line, text in texts(source) if "mariadb" in text.lower()] == [2, 4]
+
+
+def test_no_other_file_names_a_family() -> None:
+    """Protects users of one family from words, programs and files of another one.
+
+    MySQL's is also the name of the protocol, and of files and tables of all families.
+    """
+    names, found, mentioned = {one.engine for one in families()} - {"mysql"}, [], set()
+    assert names == {"mariadb", "percona"}
+    for room in ("lab", "api"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            place = str(path.relative_to(ROOT))
+            for line, text in texts(path.read_text()):
+                if any(name in text.lower() for name in names):
+                    mentioned.add(place)
+                    found += [f"{place}:{line}: {text}"] if place not in MENTIONED else []
+    assert not found
+    assert mentioned == set(MENTIONED), "the list has no others"
 
 
 TIDB = """
