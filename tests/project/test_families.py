@@ -50,7 +50,7 @@ MENTIONED = {
     "lab/datasets/kinds.py": "words of both families",
     "lab/datasets/live.py": "a table by dialect",
     "lab/datasets/of_mysql.py": "words of both families",
-    "lab/datasets/origin.py": "what a dump says of its server",
+    "lab/datasets/source_dialect.py": "what a dump says of its server",
     "lab/datasets/redo.py": "a form of the family",
     "lab/datasets/scripts.py": "words of both families",
     "lab/datasets/source.py": "a form of the family",
