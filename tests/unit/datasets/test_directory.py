@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from lab.config.enginefile import DialectName
 from lab.datasets import directory
 from lab.datasets.source import DumpDirectory, parse
 from lab.errors import CommandFailed, InvalidSpec
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
 from lab.run import run
-from tests.support.mariadb_server import NoServer, Server, client, server
+from tests.support import mysql_server
+from tests.support.mariadb_server import NoServer, Server, client, server, unpacked
 
 SCHEMA = r"""
 CREATE DATABASE shop CHARACTER SET latin1
@@ -56,6 +58,26 @@ CREATE PROCEDURE shop.p() BEGIN SELECT 1; SELECT ';'; END
 CREATE FUNCTION shop.f() RETURNS INT DETERMINISTIC RETURN 1
 CREATE EVENT shop.e ON SCHEDULE EVERY 1 DAY DO DELETE FROM crm.log
 CREATE VIEW shop.b_view AS SELECT shop.f()
+"""
+OF_MYSQL = r"""
+CREATE DATABASE shop CHARACTER SET latin1
+CREATE DATABASE crm
+CREATE TABLE shop.people (id INT PRIMARY KEY AUTO_INCREMENT, text VARCHAR(50) CHARACTER SET utf8mb4
+ COLLATE utf8mb4_0900_as_ci, old VARCHAR(20), bin BLOB, bits BIT(10), place POINT SRID 4326,
+ kind ENUM('a', 'ü'), price DECIMAL(30,10), at TIMESTAMP(3) NULL, doc JSON, note TEXT DEFAULT
+ (UPPER('x')), next INT AS (price + 1) VIRTUAL, kept INT AS (price + 2) STORED, hidden INT DEFAULT 3
+ INVISIBLE, KEY functional ((LENGTH(old))), KEY unseen (old) INVISIBLE, CHECK (price > -9))
+INSERT INTO shop.people (id, text, old, bin, bits, place, kind, price, at, doc) VALUES (1,
+ 'tab\tnl\nbs\\q\'z\0e\r\n€😀', 'ä\\ß\\', UNHEX('00010A0D5C27090B1A225C4E'), b'1010101010',
+ ST_SRID(POINT(1, 2), 4326), 'ü', 123456789.0123456789, '2020-01-01 00:00:00.125',
+ '{"a": "b\\"c", "n": 1.50}'), (-1, '%_\\%\\_', '\t\t\n\n', '\\\t\\', NULL, NULL, 'a', 0, NULL,
+ 'null'), (2, NULL, '\\N', '', NULL, NULL, NULL, NULL, NULL, '[]')
+INSERT INTO shop.people (id, bin) WITH RECURSIVE n AS (SELECT 1000 AS i UNION ALL SELECT i + 1
+ FROM n WHERE i < 1255) SELECT i, CONCAT(CHAR(i - 1000), REPEAT('\\\n', 9), CHAR(92)) FROM n
+CREATE TABLE crm.log (id INT AUTO_INCREMENT PRIMARY KEY, n INT)
+CREATE VIEW crm.a_view AS SELECT id FROM shop.people
+CREATE TRIGGER shop.after_people AFTER INSERT ON shop.people FOR EACH ROW
+ BEGIN INSERT INTO crm.log (n) VALUES (NEW.id); SET @x = ';'; END
 """
 DATABASES = ("shop", "crm", "odd.db")
 SESSION = "SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+03:00'"
@@ -145,8 +167,8 @@ def _argv(name: str, package: str) -> list[str]:
     return [str(client(name, package)[0])]
 
 
-def written(top: Path, to: Path) -> Spool:
-    return spools.write(parse(str(top)), [], to, "shop", lambda _: None, dialect="mariadb")
+def written(top: Path, to: Path, dialect: DialectName = "mariadb") -> Spool:
+    return spools.write(parse(str(top)), [], to, "shop", lambda _: None, dialect=dialect)
 
 
 def loaded(db: Server, spool: Spool) -> None:
@@ -197,6 +219,40 @@ def test_what_mydumper_writes_is_loaded_as_it_was(empty: Server, tmp_path: Path,
             path.unlink()
     loaded(empty, written(top, tmp_path / "spool"))
     assert facts(empty) == before
+
+
+@pytest.mark.rare  # what it writes of MariaDB's servers is read above
+def test_what_mydumper_writes_of_mysql_is_loaded_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the words and types of MySQL's own, in chunks, between servers of MySQL.
+
+    Without routines and events: mydumper 0.10 writes `SET character_set_client = ;` of newer MySQL.
+    """
+    top = tmp_path / "dump"
+    try:
+        # The plugin of MySQL's accounts, where the library is not installed.
+        [plugin] = unpacked("libmariadb3").rglob("caching_sha2_password.so")
+        monkeypatch.setenv("MARIADB_PLUGIN_DIR", str(plugin.parent))
+        start = program("mydumper", "mydumper")
+        with mysql_server.server() as db:
+            # The library has no plugin for root's account.
+            db.ask("CREATE USER dumper IDENTIFIED BY 'x'", "GRANT ALL ON *.* TO dumper")
+            made(db, OF_MYSQL)
+            before = facts(db)
+            start(
+                "-S", str(db.socket), "-u", "dumper", "-p", "x", "-o", str(top), "-G", "-k",
+                "-x", r"^(shop|crm)\.", "-r", "100",
+            )  # fmt: skip
+            spool = written(top, tmp_path / "spool", "mysql")
+            drop(db)
+            argv = mysql_server.program(mysql_server.kept_root(), "usr/bin/mysql")
+            argv += ["--no-defaults", f"--socket={db.socket}", "-uroot", "--batch", "--binary-mode"]
+            argv.append("--default-character-set=utf8mb4")
+            run(argv, timeout=60, stdin=spool.path.read_bytes())
+            assert facts(db) == before
+    except NoServer as error:
+        pytest.skip(str(error))
 
 
 def test_values_that_mydumper_has_spoilt_are_refused(empty: Server, tmp_path: Path) -> None:
