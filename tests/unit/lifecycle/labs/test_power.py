@@ -338,7 +338,7 @@ def test_a_start_without_native_aio_is_refused(
     with world.open() as ctx:
         up(ctx, named("shop"))
         power.stop(ctx, "shop")
-    world.capabilities = Capabilities("libvirt", "fake")
+    world.capabilities = Capabilities("fake", "fake", native_aio=True)
     with world.open() as ctx:
         with monkeypatch.context() as limited:
             limited.setattr(host, "AIO_OF_GUEST", 1 << 40)
