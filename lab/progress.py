@@ -12,6 +12,8 @@ from lab.units import format_duration, format_size
 
 _REPORT_EVERY = 1.0
 """Seconds between two reports of bytes."""
+_TEXT_LIMIT = 4096
+"""Characters of a text: events of jobs are kept."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Event:
 
     def __post_init__(self) -> None:
         """Names in it are those of guests, servers and dumps: they reach terminals and logs."""
-        object.__setattr__(self, "text", harmless(self.text))
+        object.__setattr__(self, "text", harmless(self.text[:_TEXT_LIMIT]))
 
 
 Listener = Callable[[Event], None]

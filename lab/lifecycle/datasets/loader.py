@@ -57,10 +57,13 @@ FIRST, LAST = "first.sql", "last.sql"
 _TABLES_AT_ONCE = 100
 """Tables in one call: the agent's arguments are bounded."""
 _USERS = "table_schema NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')"
+_TABLES_LIMIT = 10_000
 _TABLES = (
     "SELECT table_schema, table_name, engine, table_rows, data_length + index_length"  # noqa: S608
-    f" FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {_USERS} LIMIT 10000"
+    f" FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {_USERS}"
+    f" LIMIT {_TABLES_LIMIT}"
 )
+_LINKS_LIMIT = 100
 _ANALYSE = (
     "SELECT CONCAT('ANALYZE NO_WRITE_TO_BINLOG TABLE `', "  # noqa: S608
     "REPLACE(table_schema, '`', '``'), '`.`',"
@@ -159,7 +162,7 @@ class Server:
 
     def forget_links(self) -> list[str]:
         """Remove whom the server follows, and how far: a line for each, ``link x``."""
-        return self.run(_LOAD, "links", timeout=_LONG_SECONDS).splitlines()
+        return self.run(_LOAD, "links", timeout=_LONG_SECONDS).splitlines()[:_LINKS_LIMIT]
 
     def dump(self, disk: str, databases: Sequence[str], *, accounts: bool) -> None:
         """Have a file system on a disk, with all of databases but their rows.
@@ -219,8 +222,8 @@ class Server:
         return self.tables()
 
     def tables(self) -> list[TableFacts]:
-        """The tables, as the server knows them."""
-        return [_table(row) for row in self.rows(_TABLES)]
+        """The tables, as the server knows them; not more than were asked for."""
+        return [_table(row) for row in self.rows(_TABLES)[:_TABLES_LIMIT]]
 
     def forget(self) -> None:
         """Remove from a node of a lab what that was given: keys, and the password of its user."""

@@ -78,6 +78,8 @@ _QUESTIONS: Mapping[DialectName, _Questions] = {
 }
 _MOST = 10
 _LENGTH = 200
+_LIMIT = 1000
+"""Names that are kept: the questions ask for no more, and a guest may say more."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def _note(server: Server, text: str) -> None:
 
 def _names(server: Server, question: str) -> tuple[str, ...]:
     """The first column of some rows, without what could be no text of a line."""
-    rows = server.rows(question)
+    rows = server.rows(question)[:_LIMIT]
     return tuple(row[0][:_LENGTH] for row in rows if row[0].isprintable())
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -21,6 +22,7 @@ from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import _secret, _Watch
 from lab.lifecycle.datasets.loader import Server
 from lab.lifecycle.datasets.masking import columns_of
+from lab.lifecycle.datasets.outside import outside
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.images.order import resolve
@@ -34,7 +36,7 @@ from lab.lifecycle.labs.up import up
 from lab.lifecycle.labs.upgrade import upgrade
 from lab.names import Owner
 from lab.paths import PRIVATE, make_directory
-from lab.progress import ByteProgress, Event
+from lab.progress import ByteProgress, Event, Progress
 from lab.requests.datasets import CreateDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.labs import UpgradeLab
@@ -442,6 +444,35 @@ def test_columns_are_limited() -> None:
 
     with pytest.raises(InvalidSpec, match="20001 columns, a dataset can have 20000"):
         columns_of(cast("Server", Says()))
+
+
+class _Endless:
+    """A loader whose guest answers each question with more lines than were asked for."""
+
+    engine = SimpleNamespace(name="mariadb")
+
+    def __init__(self, line: str) -> None:
+        self.said: list[Event] = []
+        self.ctx = SimpleNamespace(progress=Progress(self.said.append))
+        self._line = line
+
+    def run(self, *_: str, **__: object) -> str:
+        return f"{self._line}\n" * 20_000
+
+    rows, tables, forget_links = Server.rows, Server.tables, Server.forget_links
+
+
+def test_what_a_guest_says_of_its_data_is_limited() -> None:
+    """Protects the record of a version, and the events of a job, from lines without end."""
+    guest = _Endless("a\tb\tInnoDB\t1\t1")
+    server = cast("Server", guest)
+    assert len(server.tables()) == 10_000
+    found = outside(server, masked=True)
+    assert (len(found.accounts), len(found.definers)) == (1000, 1000)
+    assert len(guest.said) < 200
+    assert len(server.forget_links()) == 100
+    Progress(guest.said.append).note("load", "x" * 100_000)
+    assert len(guest.said[-1].text) == 4096
 
 
 def test_an_upload(ctx: Context, dump: Path) -> None:
