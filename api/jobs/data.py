@@ -13,6 +13,7 @@ from lab.state.service import JobRecord, JobState
 from lab.state.store import Store
 
 LISTS_DATASETS = "`lab dataset ls`, or GET /v1/datasets, lists the datasets"
+LISTS_IMAGES = "`lab image ls`, or GET /v1/images, lists the images"
 
 
 def sees(project: str | None, record: ImageRecord) -> bool:
@@ -76,10 +77,22 @@ def usable(store: Store, project: str | None) -> list[str]:
     return sorted(found)
 
 
+def check_image(store: Store, project: str | None, which: str) -> None:
+    """Raise NotFound unless a caller sees an image, by its key or its recipe.
+
+    The same for one that is hidden as for one that is not there.
+    """
+    if not any(
+        which in (record.key, "" if record.dataset else record.recipe) and sees(project, record)
+        for record in store.images.all()
+    ):
+        raise NotFound(f"there is no image {which!r}", hint=LISTS_IMAGES)
+
+
 def check_data(store: Store, project: str | None, request: ClusterRequest) -> None:
     """Raise NotFound if a lab would be made of data that its project must not see."""
-    if request.image in hidden(store, project):
-        raise NotFound(f"there is no image {request.image!r}")
+    if request.image:
+        check_image(store, project, request.image)
     if not request.dataset:
         return
     name, version = parse_dataset(request.dataset)

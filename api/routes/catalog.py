@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -20,13 +19,13 @@ from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.jobs.data import check_data, hidden
+from lab.api.jobs.data import check_data, check_image, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_guests
 from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.config.enginefile import image_recipe
-from lab.errors import Conflict, NotFound
+from lab.errors import Conflict
 from lab.imagebuild import added
 from lab.imagebuild.in_guest.builder import SIZE as BUILDER
 from lab.imagebuild.recipe import load
@@ -82,13 +81,9 @@ async def build_image(
 @router.get("/images/{key}", operation_id="getImage", response_model=model(ImageView))
 def image(core: CoreOf, caller: Reader, key: Which, response: Response) -> Answer:
     """An image, by its key or its recipe."""
-    view = None
-    with core.contexts.use() as ctx, suppress(NotFound):
+    check_image(core.store, caller.project, key)
+    with core.contexts.use() as ctx:
         view = catalog.image(ctx, key)
-    if view is None or view.key in hidden(core.store, caller.project):
-        raise NotFound(
-            f"there is no image {key!r}", hint="`lab image ls`, or GET /v1/images, lists the images"
-        )
     response.headers["ETag"] = _tag(view)
     return _answer(view, caller)
 
@@ -139,12 +134,7 @@ async def build_template(
 @router.get("/templates/{key}", operation_id="getTemplate", response_model=model(TemplateView))
 def get_template(core: CoreOf, caller: Reader, key: Which, response: Response) -> Answer:
     """A template, by its key or a prefix of it."""
-    view = _template(core, key)
-    if _of(view, hidden(core.store, caller.project)):
-        raise NotFound(
-            f"there is no template {key!r}",
-            hint="`lab template ls`, or GET /v1/templates, lists them",
-        )
+    view = _template(core, key, hidden(core.store, caller.project))
     response.headers["ETag"] = _tag(view)
     return answer(view)
 
@@ -244,11 +234,11 @@ def _gone(_: JobRecord) -> Response:
     return Response(status_code=204)
 
 
-def _template(core: Core, which: str) -> TemplateView:
-    """A template; raises NotFound."""
+def _template(core: Core, which: str, unseen: Collection[str] = ()) -> TemplateView:
+    """A template that was formed of none of the images ``unseen``; raises NotFound."""
     with core.contexts.use() as ctx:
-        key = template.named(ctx, which).key
-        return next(view for view in catalog.templates(ctx) if view.key == key)
+        there = {view.key: view for view in catalog.templates(ctx) if not _of(view, unseen)}
+    return there[template.meant(there, which)]
 
 
 def _of(view: TemplateView, images: Collection[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,42 @@ def test_the_former_dataset_of_a_name_is_not_shown(here: Site) -> None:
     assert len({one.json()["hint"] for one in shown}) == 1
     again = here.ask("POST", "/v1/datasets/d/refresh?wait=60", token=beta)
     assert again.json()["last_refresh"]["state"] == "succeeded"
+
+
+def test_images_and_templates_of_others(here: Site) -> None:
+    """Their names can be guessed: nothing tells one that is hidden from one that is not there."""
+    alpha, beta = here.token("a", project="alpha"), here.token("b", project="beta")
+    here.make("hidden-lab", token=alpha)
+    asked = {"name": "d", "source": "lab:hidden-lab"}
+    made = here.ask("POST", "/v1/datasets?wait=60", asked, token=alpha)
+    image = made.json()["versions"][0]["image"]
+    here.make("of-it", token=alpha, dataset="d")
+    there = here.ask("GET", "/v1/templates").json()
+    hidden = next(one["key"] for one in there if one["image"] == image)
+    others = [one["key"] for one in there if one["image"] != image]
+    absent = next(digit for digit in "0123456789abcdef" if digit not in {key[0] for key in others})
+
+    def said(method: str, path: str, body: dict[str, Any] | None, name: str) -> tuple[Any, ...]:
+        answer = here.ask(method, path.format(name), body, token=beta)
+        problem = answer.json()
+        texts = (problem.get("detail", ""), problem.get("hint"), problem.get("job"))
+        return (answer.status_code, *(text and text.replace(name, "@") for text in texts))
+
+    no_image = {said("GET", "/v1/images/{}", None, name) for name in (image, "mariadb-none.1")}
+    no_image |= {
+        said("POST", path, {**BODY, "image": name}, name)
+        for path in ("/v1/labs", "/v1/preview")
+        for name in (image, "mariadb-none.1", "mariadb-d")
+    }
+    assert len(no_image) == 1, no_image
+    assert next(iter(no_image))[0] == 404
+    no_template = {
+        said("GET", "/v1/templates/{}", None, name)
+        for name in (hidden, hidden[:13], absent * 14, absent)
+    }
+    assert len(no_template) == 1, no_template
+    of_recipe = here.ask("POST", "/v1/preview", {**BODY, "image": "mariadb"}, token=beta)
+    assert of_recipe.status_code == 200, of_recipe.text
 
 
 def test_a_lease_that_is_too_long_is_beyond_a_limit(here: Site) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, replace
 from functools import partial
@@ -245,9 +245,13 @@ def remove(ctx: Context, key: str) -> None:
 
 def named(ctx: Context, key: str) -> TemplateRecord:
     """The record of a template, by its key or the start of it; raises NotFound."""
-    records = ctx.store.templates.all()
-    exact = [r for r in records if r.key == key]
-    found = exact or [r for r in records if key and r.key.startswith(key)]
+    records = {record.key: record for record in ctx.store.templates.all()}
+    return records[meant(records, key)]
+
+
+def meant(keys: Collection[str], key: str) -> str:
+    """The one of ``keys`` that is ``key``, or starts with it; raises NotFound."""
+    found = [key] if key in keys else [one for one in keys if key and one.startswith(key)]
     if len(found) != 1:
         what = "no template" if not found else "more than one template"
         raise NotFound(f"there is {what} {key!r}", hint="`lab template ls` lists them")
