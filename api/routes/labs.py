@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
@@ -29,7 +29,7 @@ from lab.api.jobs.submit import new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, LimitReached
 from lab.imagebuild import added
-from lab.lifecycle.labs.lease import refuse_removed
+from lab.lifecycle.labs.lease import changes, refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
 from lab.names import LAB_NAME
@@ -104,15 +104,10 @@ def change(
         record = caller.lab(core, name)
         check_match(record, if_match)
         refuse_removed(record)
-        fields: dict[str, Any] = {"active_at": time.time()}  # a change counts as activity
-        if asked.idle is not None:
-            fields["idle"] = asked.idle or None
         if asked.ttl is not None:
             check_ttl(core, caller, asked.ttl)
-            fields["expires_at"] = time.time() + asked.ttl
-        if asked.protected is not None:
-            fields["protected"] = asked.protected
-        core.store.labs.update(name, **fields)
+        # A change counts as activity.
+        core.store.labs.update(name, active_at=time.time(), **changes(asked))
     return _respond(core, caller, name)
 
 

@@ -14,7 +14,7 @@ from lab.distribution import extra
 
 if TYPE_CHECKING:
     from lab.cli.backend.local import Lifecycle
-    from lab.cli.backend.session import HostSession, Session
+    from lab.cli.backend.session import Session
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
     from lab.progress import Listener
@@ -67,7 +67,7 @@ class App:
             yield session
 
     @contextmanager
-    def open_here(self, why: str, hint: str = "", *, doing: str = "") -> Iterator[HostSession]:
+    def open_here(self, why: str, hint: str = "", *, doing: str = "") -> Iterator[Session]:
         """A session on this host; raises as ``here`` does, before anything is opened."""
         lifecycle = self.here(why, hint)
         with self._heard(doing) as hear, lifecycle.open(self.settings(), hear) as session:

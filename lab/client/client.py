@@ -185,11 +185,13 @@ class Client:
 
     def extend(self, name: str, ttl: float) -> Lab:
         """Give a lab a lease of ``ttl`` seconds from now on; raises NotFound, Forbidden."""
-        return self._changed(ChangeLab(lab=name, ttl=ttl))
+        found: Lab = self.run(ChangeLab(lab=name, ttl=ttl))
+        return found
 
     def protect(self, name: str, *, protected: bool = True) -> Lab:
         """Protect a lab from removal without force, or end that; raises NotFound."""
-        return self._changed(ChangeLab(lab=name, protected=protected))
+        found: Lab = self.run(ChangeLab(lab=name, protected=protected))
+        return found
 
     def heartbeat(self, name: str) -> Lab:
         """Send a heartbeat; raises NotFound, and Conflict if the lab was created without."""
@@ -418,10 +420,6 @@ class Client:
     def remove_template(self, key: str, *, listener: Listener | None = None) -> None:
         """Remove a template, for admins; raises NotFound, Conflict (in use)."""
         self.run(DeleteTemplate(key=key), listener=listener)
-
-    def _changed(self, asked: ChangeLab) -> Lab:
-        path = path_of("labs", asked.lab)
-        return read_lab(self._wire.ask("PATCH", path, body=body_of(asked)).body)
 
     def _made(self, name: str, wait: float) -> Lab:
         """A lab, once its creation has ended, or as it is after ``wait`` seconds."""

@@ -18,6 +18,7 @@ from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
+    ChangeLab,
     CreateLab,
     DeleteLab,
     EnsureLab,
@@ -30,7 +31,13 @@ from lab.requests.labs import (
     UpgradeLab,
 )
 from lab.requests.request import Request, body_fields, body_of
-from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import (
+    ChangeSnapshot,
+    DeleteSnapshot,
+    DeleteSnapshots,
+    PruneSnapshots,
+    TakeSnapshot,
+)
 from lab.undo import Undo
 from lab.views.catalog import ImageView, TemplateView
 from lab.views.datasets import DatasetView
@@ -66,6 +73,10 @@ class Sent:
         return self.wire.ask(
             self.method, self.path, body=self.body, query=self.query, key=self.key, wait=wait
         )
+
+    def change(self) -> Any:
+        """Send a change of one resource, which is no job, and return that resource."""
+        return self.wire.ask(self.method, self.path, body=self.body or {}).body
 
     def get(self, *path: str) -> Any:
         """What is at a path of the service."""
@@ -175,6 +186,10 @@ def _changed(sent: Sent, request: Power | Promote | RollBack) -> Lab:
     return read_lab(sent.get("labs", request.lab))
 
 
+def _lab_changed(sent: Sent, _: ChangeLab) -> Lab:
+    return read_lab(sent.change())
+
+
 def _upgraded(sent: Sent, _: Request) -> UpgradeView:
     """The report, also of a job that failed because a step did."""
     job = _ended(sent)[1]
@@ -219,6 +234,26 @@ def _snapshot(sent: Sent, request: TakeSnapshot) -> SnapshotView:
         if found.label == label:
             return found
     raise NotFound(f"the snapshot {label} of {request.lab} was removed")
+
+
+def _snapshot_changed(sent: Sent, _: ChangeSnapshot) -> SnapshotView:
+    return read(sent.change(), SnapshotView)
+
+
+def _snapshots_removed(sent: Sent, request: DeleteSnapshots) -> None:
+    """Unknown ones are reported first, then the newest is removed first.
+
+    The RAM of a snapshot may be kept as what differs from an older one.
+    """
+    deadline = deadline_of(sent.timeout)
+    ages: dict[str, int] = {}
+    found = read(sent.get("labs", request.lab, "snapshots"), list[SnapshotView])
+    for age, view in enumerate(reversed(found), 1):
+        ages.setdefault(view.label, age)
+        ages.setdefault(view.name, age)
+    for label in sorted(request.labels, key=lambda label: ages.get(label, 0)):
+        one = DeleteSnapshot(lab=request.lab, label=label, force=request.force)
+        run(sent.wire, sent.jobs, one, deadline.left, sent.listener)
 
 
 def _pruned(sent: Sent, _: Request) -> list[str]:
@@ -302,6 +337,7 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     CreateLab: ("POST", lambda _: ("labs",), _lab),
     EnsureLab: ("POST", lambda _: ("labs",), _lab),
     BranchLab: ("POST", lambda r: ("labs", r.lab, "branches"), _labs),
+    ChangeLab: ("PATCH", lambda r: ("labs", r.lab), _lab_changed),
     DeleteLab: ("DELETE", lambda r: ("labs", r.lab), _lab_removed),
     StartLab: ("POST", _power("start"), _changed),
     StopLab: ("POST", _power("stop"), _changed),
@@ -311,6 +347,8 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     RollBack: ("POST", lambda r: ("labs", r.lab, "rollback"), _changed),
     TakeSnapshot: ("POST", lambda r: ("labs", r.lab, "snapshots"), _snapshot),
     PruneSnapshots: ("POST", lambda r: ("labs", r.lab, "snapshots", "prune"), _pruned),
+    ChangeSnapshot: ("PATCH", lambda r: ("labs", r.lab, "snapshots", r.label), _snapshot_changed),
+    DeleteSnapshots: ("DELETE", lambda r: ("labs", r.lab, "snapshots"), _snapshots_removed),
     DeleteSnapshot: ("DELETE", lambda r: ("labs", r.lab, "snapshots", r.label), _removed),
     BuildImage: ("POST", lambda _: ("images",), _image),
     DeleteImage: ("DELETE", lambda r: ("images", r.which), _removed),

@@ -9,7 +9,7 @@ from lab.client.models import read
 from lab.client.run import run, settable
 from lab.client.transport import Wire, path_of
 from lab.progress import Listener
-from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.views.snapshots import SnapshotView
 
 
@@ -42,9 +42,9 @@ class Snapshots:
 
         Raises NotFound, and Conflict while a job works on the lab.
         """
-        path = path_of("labs", lab, "snapshots", label)
-        answer = self._wire.ask("PATCH", path, body={"protected": protected})
-        return read(answer.body, SnapshotView)
+        asked = ChangeSnapshot(lab=lab, label=label, protected=protected)
+        changed: SnapshotView = run(self._wire, self._jobs, asked, None, None)
+        return changed
 
     def remove(
         self, lab: str, label: str, *, force: bool = False, listener: Listener | None = None

@@ -17,6 +17,7 @@ from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
+    ChangeLab,
     CreateLab,
     DeleteLab,
     EnsureLab,
@@ -28,7 +29,13 @@ from lab.requests.labs import (
     UpgradeLab,
 )
 from lab.requests.request import Request
-from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import (
+    ChangeSnapshot,
+    DeleteSnapshot,
+    DeleteSnapshots,
+    PruneSnapshots,
+    TakeSnapshot,
+)
 
 if TYPE_CHECKING:
     from lab.exchange.talk import Speaker
@@ -59,6 +66,12 @@ def _ensure(ctx: Context, asked: EnsureLab, timeout: float) -> LabView:
     from lab.lifecycle.labs.ensure import ensure
 
     return ensure(ctx, asked, timeout=timeout)
+
+
+def _change(ctx: Context, asked: ChangeLab, _: float) -> LabView:
+    from lab.lifecycle.labs.lease import change
+
+    return change(ctx, asked)
 
 
 def _delete(ctx: Context, asked: DeleteLab, _: float) -> bool:
@@ -111,10 +124,22 @@ def _take_snapshot(ctx: Context, asked: TakeSnapshot, _: float) -> SnapshotView:
     return snapshot.take(ctx, asked)
 
 
+def _change_snapshot(ctx: Context, asked: ChangeSnapshot, _: float) -> SnapshotView:
+    from lab.lifecycle.snapshots import snapshot
+
+    return snapshot.protect(ctx, asked.lab, asked.label, protected=asked.protected)
+
+
 def _delete_snapshot(ctx: Context, asked: DeleteSnapshot, _: float) -> None:
     from lab.lifecycle.snapshots import snapshot
 
     snapshot.remove(ctx, asked.lab, [asked.label], force=asked.force)
+
+
+def _delete_snapshots(ctx: Context, asked: DeleteSnapshots, _: float) -> None:
+    from lab.lifecycle.snapshots import snapshot
+
+    snapshot.remove(ctx, asked.lab, asked.labels, force=asked.force)
 
 
 def _prune_snapshots(ctx: Context, asked: PruneSnapshots, _: float) -> list[str]:
@@ -218,6 +243,7 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     CreateLab: _create,
     EnsureLab: _ensure,
     FillPool: _create,
+    ChangeLab: _change,
     DeleteLab: _delete,
     StartLab: _start,
     StopLab: _stop,
@@ -226,7 +252,9 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     RollBack: _roll_back,
     BranchLab: _branch,
     TakeSnapshot: _take_snapshot,
+    ChangeSnapshot: _change_snapshot,
     DeleteSnapshot: _delete_snapshot,
+    DeleteSnapshots: _delete_snapshots,
     PruneSnapshots: _prune_snapshots,
     BuildImage: _build_image,
     DeleteImage: _delete_image,

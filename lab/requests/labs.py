@@ -297,6 +297,8 @@ class ChangeLab(LabRequest, frozen=True, kw_only=True):
     """Changes of a lab; fields that are left out stay."""
 
     ttl: Annotated[Ttl | None, Meta(description=f"A new lease, from now on, {IN_SECONDS}.")] = None
+    endless: Annotated[bool, HOST_ONLY] = False
+    """No end of the lease, in place of ``ttl``."""
     idle: Annotated[
         Idle | Literal[0] | None,
         Meta(description=f"End the lease after this time without use, {IN_SECONDS}; 0: never."),

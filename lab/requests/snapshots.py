@@ -29,6 +29,8 @@ class TakeSnapshot(LabRequest, frozen=True, kw_only=True):
 class ChangeSnapshot(LabRequest, frozen=True, kw_only=True):
     """Changes of a snapshot."""
 
+    label: Annotated[str, FieldMark("about", "snapshot")] = ""
+    """Or its name: the newest of it."""
     protected: bool
 
 
@@ -40,6 +42,15 @@ class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
     label: Annotated[str, FieldMark("about", "snapshot")] = ""
     force: bool = False
     """Also if it is protected."""
+
+
+class DeleteSnapshots(LabRequest, frozen=True, kw_only=True):
+    """The removal of snapshots: no job, a command's request, which a service gets one by one."""
+
+    labels: Annotated[tuple[str, ...], FieldMark("about", "snapshots")]
+    """Or names: the newest of each."""
+    force: bool = False
+    """Also those that are protected."""
 
 
 class PruneSnapshots(LabRequest, frozen=True, kw_only=True):

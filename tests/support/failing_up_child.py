@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.cli import main
 from lab.cli.backend.local import Lifecycle, LocalSession
-from lab.cli.backend.session import HostSession
+from lab.cli.backend.session import Session
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.progress import Listener, Progress
@@ -34,7 +34,7 @@ class Failing(Lifecycle):
         return self._world.settings
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         with self._world.open(self._hook) as ctx:
             listen = ctx.progress.listener
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lab.cli import main
 from lab.cli.backend.local import Lifecycle, LocalSession
-from lab.cli.backend.session import HostSession
+from lab.cli.backend.session import Session
 from lab.config.settings import Settings
 from lab.lifecycle.core.context import Context
 from lab.names import Owner, VolumeName
@@ -46,7 +46,7 @@ class OnFullDisk(Lifecycle):
         return replace(self._world.settings, space_floor=self._floor)
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         with opened(self._world) as ctx:
             yield LocalSession(replace(ctx, settings=settings, progress=Progress(listener)))
 

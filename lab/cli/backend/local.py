@@ -16,7 +16,7 @@ from lab.cli.backend.session import Recorded
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
-    from lab.cli.backend.session import HostSession
+    from lab.cli.backend.session import Session
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
     from lab.lifecycle.core.context import Context
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LocalSession:
-    """The verbs of the lifecycle in one open context; a ``HostSession``.
+    """The verbs of the lifecycle in one open context; a ``Session``.
 
     ``context`` may be one that is for reading only: other verbs raise Unanswered then, before they
     change anything.
@@ -101,32 +101,11 @@ class LocalSession:
 
         return wait(self._reading, name, timeout=timeout)
 
-    def extend(self, name: str, ttl: float | None) -> LabView:
-        """See Session."""
-        from lab.lifecycle.labs.lease import extend
-        from lab.requests.labs import ChangeLab
-        from lab.requests.request import check
-
-        check(ChangeLab(lab=name, ttl=ttl))
-        return extend(self._context, name, ttl)
-
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
         from lab.lifecycle.snapshots import snapshot
 
         return snapshot.snapshots(self._context, name)
-
-    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
-        """See Session."""
-        from lab.lifecycle.snapshots import snapshot
-
-        return snapshot.protect(self._context, name, label, protected=protected)
-
-    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
-        """See Session."""
-        from lab.lifecycle.snapshots import snapshot
-
-        snapshot.remove(self._context, name, labels, force=force)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -244,7 +223,7 @@ class Lifecycle:
         return load(flags)
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         """A session, for as long as the block lasts."""
         from lab.lifecycle.core.context import open_for_reading
 

@@ -123,29 +123,9 @@ class RemoteSession:
         """See Session."""
         return self._here(self._client.wait(name, timeout=timeout))
 
-    def extend(self, name: str, ttl: float) -> LabView:
-        """See Session."""
-        return self._here(self._client.extend(name, ttl))
-
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
         return self._client.snapshots.all(name)
-
-    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
-        """See Session."""
-        return self._client.snapshots.protect(name, label, protected=protected)
-
-    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
-        """See Session; unknown ones are reported first, then the newest is removed first.
-
-        The RAM of a snapshot may be kept as what differs from an older one.
-        """
-        ages: dict[str, int] = {}
-        for age, view in enumerate(reversed(self.snapshots(name)), 1):
-            ages.setdefault(view.label, age)
-            ages.setdefault(view.name, age)
-        for label in sorted(labels, key=lambda label: ages.get(label, 0)):
-            self._client.snapshots.remove(name, label, force=force, listener=self._hear)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

@@ -1,8 +1,8 @@
 """What the verbs of the command line can ask for, on this host or of a service elsewhere.
 
-``Session`` is what both offer (``lab.cli.backend.local``, ``lab.cli.backend.remote``);
-``HostSession`` adds what needs the host of the labs itself. A verb that needs the latter opens it
-by ``App.open_here``, which refuses before anything is sent to a service.
+``Session`` is what both offer (``lab.cli.backend.local``, ``lab.cli.backend.remote``). A verb whose
+request needs the host of the labs itself opens it by ``App.open_here``, which refuses before
+anything is sent to a service.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
     from lab.requests.labs import (
         BranchLab,
+        ChangeLab,
         CreateLab,
         DeleteLab,
         Promote,
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
         StopLab,
         UpgradeLab,
     )
-    from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
+    from lab.requests.snapshots import (
+        ChangeSnapshot,
+        DeleteSnapshots,
+        PruneSnapshots,
+        TakeSnapshot,
+    )
     from lab.views.archives import ExportView, ImportView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
@@ -59,8 +65,8 @@ class Recorded:
 class Session(Protocol):
     """The verbs that work on this host and against a service.
 
-    ``run`` performs a request; the other methods look at something or change one value. They raise
-    as the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
+    ``run`` performs a request; the other methods look at something, or into a node. They raise as
+     the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
     in seconds; ``run`` has that of the settings, or none against a service, unless one is given. A
     removal returns whether all of it is gone, that of snapshots a line about each.
     """
@@ -77,7 +83,9 @@ class Session(Protocol):
     @overload
     def run(self, request: DeleteLab | DeleteDataset) -> bool: ...
     @overload
-    def run(self, request: TakeSnapshot) -> SnapshotView: ...
+    def run(self, request: ChangeLab) -> LabView: ...
+    @overload
+    def run(self, request: TakeSnapshot | ChangeSnapshot) -> SnapshotView: ...
     @overload
     def run(self, request: PruneSnapshots) -> list[str]: ...
     @overload
@@ -87,7 +95,7 @@ class Session(Protocol):
     @overload
     def run(self, request: CreateDataset | RefreshDataset) -> DatasetView: ...
     @overload
-    def run(self, request: DeleteImage | DeleteTemplate) -> None: ...
+    def run(self, request: DeleteImage | DeleteTemplate | DeleteSnapshots) -> None: ...
     @overload
     def run(self, request: CollectGarbage) -> GcReport: ...
     @overload
@@ -121,17 +129,8 @@ class Session(Protocol):
     def wait(self, name: str, *, timeout: float) -> LabView:
         """Wait until a lab is ready."""
 
-    def extend(self, name: str, ttl: float) -> LabView:
-        """Give a lab a new lease of ``ttl`` seconds from now on."""
-
     def snapshots(self, name: str) -> list[SnapshotView]:
         """The snapshots of a lab, oldest first."""
-
-    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
-        """Protect a snapshot from removal, or end that."""
-
-    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
-        """Remove snapshots of a lab; ``force``: protected ones as well."""
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -184,10 +183,3 @@ class Session(Protocol):
 
     def scan_dataset(self, which: str) -> list[PersonalColumn]:
         """The columns that look personal and that no rule covers."""
-
-
-class HostSession(Session, Protocol):
-    """The verbs in one open context on the host of the labs."""
-
-    def extend(self, name: str, ttl: float | None) -> LabView:
-        """Set a new lease of a lab, counted from now; ``ttl`` None: without end."""

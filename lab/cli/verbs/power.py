@@ -116,17 +116,16 @@ def extend(
     output: flags.Output = "table",
 ) -> None:
     """Set a new lease, counted from now."""
+    from lab.requests.labs import ChangeLab
+
     app = app_of(ctx)
     how = parse_format(output)
     name, word = flags.lab_and("a time", words, "lab extend shop 2h")
     ttl = flags.lease("TTL", word)
-    if ttl is None:
-        with app.open_here(
-            "every lab of a service has a lease with an end", "give a time, such as 8h"
-        ) as host:
-            view = host.extend(pick(host, name), None)
-    else:
-        with app.open() as session:
-            view = session.extend(pick(session, name), ttl)
+    no_end = "every lab of a service has a lease with an end"
+    opened = app.open_here(no_end, "give a time, such as 8h") if ttl is None else app.open()
+    with opened as session:
+        asked = ChangeLab(lab=pick(session, name), ttl=ttl, endless=ttl is None)
+        view = session.run(asked)
     lease = expiry(view.expires_at, app.now()) or "never"
     emit(view, how, table=lambda: f"{view.name} expires: {lease}\n", names=lambda: [view.name])

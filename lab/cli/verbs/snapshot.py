@@ -123,9 +123,12 @@ def unprotect(ctx: typer.Context, name: flags.Lab, label: Label) -> None:
 
 
 def _protect(ctx: typer.Context, name: str, label: str, *, protected: bool) -> None:
+    from lab.requests.snapshots import ChangeSnapshot
+
     app = app_of(ctx)
     with app.open() as session:
-        view = session.protect_snapshot(pick(session, name), label, protected=protected)
+        asked = ChangeSnapshot(lab=pick(session, name), label=label, protected=protected)
+        view = session.run(asked)
     app.say(f"{view.label} of {name} is {'' if view.protected else 'not '}protected")
 
 
@@ -150,13 +153,15 @@ def rm(
     force: Annotated[bool, typer.Option("--force", help="Protected snapshots as well.")] = False,
 ) -> None:
     """Remove snapshots; the lab stays as it is."""
+    from lab.requests.snapshots import DeleteSnapshots
+
     app = app_of(ctx)
     with app.open() as session:
         lab = pick(session, name)
         app.if_interrupted(
             f"some may be removed; `lab snapshot ls {lab}` lists those that are left"
         )
-        session.remove_snapshots(lab, labels, force=force)
+        session.run(DeleteSnapshots(lab=lab, labels=tuple(labels), force=force))
     app.say(f"removed {counted(len(labels), 'snapshot')} of {name}")
 
 

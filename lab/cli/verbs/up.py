@@ -61,6 +61,7 @@ def up(
     With `--matrix`, CMD runs as by `lab run`, with each engine in a lab that is removed afterwards.
     """
     from lab.cli.terminal.show import lab_text, preview_text
+    from lab.requests.labs import ChangeLab
 
     app = app_of(ctx)
     how = parse_format(output)
@@ -91,6 +92,6 @@ def up(
         view = session.run(asked, timeout=limit)
         ends = view.expires_at
         if exist_ok and spec.ttl and ends is not None and ends < app.now() + spec.ttl - _NEW:
-            view = session.extend(view.name, spec.ttl)
+            view = session.run(ChangeLab(lab=view.name, ttl=spec.ttl))
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
     return 0

@@ -20,7 +20,7 @@ from typing import Any
 from lab.cli import program
 from lab.cli.backend.local import Lifecycle
 from lab.cli.backend.programs import Program
-from lab.cli.backend.session import HostSession, Recorded
+from lab.cli.backend.session import Recorded, Session
 from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
@@ -35,6 +35,7 @@ from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
 from lab.requests.labs import (
     BranchLab,
+    ChangeLab,
     CreateLab,
     DeleteLab,
     Power,
@@ -43,7 +44,7 @@ from lab.requests.labs import (
     UpgradeLab,
 )
 from lab.requests.request import Request
-from lab.requests.snapshots import PruneSnapshots, TakeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
 from lab.views.catalog import EngineView, ImageView, TemplateView
@@ -97,6 +98,12 @@ _ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
         why_cold="taken with disks only" if asked.disks_only else "",
         pause=0.128,
         ram=31 << 20,
+    ),
+    ChangeLab: lambda asked: lab_view(
+        asked.lab, expires_at=None if asked.endless else time.time() + asked.ttl + 0.9
+    ),
+    ChangeSnapshot: lambda asked: SnapshotView(
+        f"{asked.label}.20261121t110000", asked.label, 0.0, protected=asked.protected
     ),
     PruneSnapshots: lambda asked: [f"removed {asked.lab}@hourly.20261121t110000"],
     BuildImage: lambda asked: image_view(recipe=asked.recipe),
@@ -211,20 +218,9 @@ class FakeSession:
         self._called("wait", name, timeout=timeout)
         return self._find(name)
 
-    def extend(self, name: str, ttl: float | None) -> LabView:
-        self._called("extend", name, ttl)
-        return lab_view(name, expires_at=None if ttl is None else time.time() + ttl + 0.9)
-
     def snapshots(self, name: str) -> list[SnapshotView]:
         self._called("snapshots", name)
         return self._world.snapshots
-
-    def protect_snapshot(self, name: str, label: str, *, protected: bool) -> SnapshotView:
-        self._called("protect_snapshot", name, label, protected=protected)
-        return SnapshotView(f"{label}.20261121t110000", label, 0.0, protected=protected)
-
-    def remove_snapshots(self, name: str, labels: Sequence[str], *, force: bool) -> None:
-        self._called("remove_snapshots", name, list(labels), force=force)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float
@@ -363,7 +359,7 @@ class FakeLifecycle(Lifecycle):
         )
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         self.log("open", home=settings.home.root)
         yield FakeSession(self, listener)
 
@@ -405,7 +401,7 @@ def slowly_undo(world: FakeLifecycle) -> None:
 
 def test_the_fake_answers_to_every_call() -> None:
     """Protects the other tests from reaching the real lifecycle by a method added later."""
-    for real, fake in ((HostSession, FakeSession), (Lifecycle, FakeLifecycle)):
+    for real, fake in ((Session, FakeSession), (Lifecycle, FakeLifecycle)):
         public = {
             name for name, _ in inspect.getmembers(real, inspect.isfunction) if name[0] != "_"
         }

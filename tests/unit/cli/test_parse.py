@@ -22,6 +22,7 @@ from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
+    ChangeLab,
     CreateLab,
     DeleteLab,
     EnsureLab,
@@ -30,7 +31,7 @@ from lab.requests.labs import (
     StopLab,
 )
 from lab.requests.request import Request
-from lab.requests.snapshots import TakeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshots, TakeSnapshot
 from lab.spec import LabSpec, NodeSize
 from lab.units import GIB
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
@@ -89,7 +90,8 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
         ("start a", [StartLab(lab="a"), {"timeout": 77.0}]),
         ("start a --node 2", [StartLab(lab="a", node="n2"), {"timeout": 77.0}]),
         ("stop a --node n2 --force", [StopLab(lab="a", node="n2", force=True)]),
-        ("extend a 1d12h", ["a", 129600.0]),
+        ("extend a 1d12h", [ChangeLab(lab="a", ttl=129600.0)]),
+        ("extend a none", [ChangeLab(lab="a", endless=True)]),
         ("sql a", ["a", None, {"database": ""}]),
         ("sql a --node 3 -D crm", ["a", "n3", {"database": "crm"}]),
         ("console a --node 2", ["a", "n2"]),
@@ -103,9 +105,18 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
             "snapshot take a --label mine --disks-only --ttl 2h --protect",
             [TakeSnapshot(lab="a", name="mine", disks_only=True, ttl=7200.0, protected=True)],
         ),
-        ("snapshot protect a mine", ["a", "mine", {"protected": True}]),
-        ("snapshot unprotect a mine", ["a", "mine", {"protected": False}]),
-        ("snapshot rm a x y --force", ["a", ["x", "y"], {"force": True}]),
+        (
+            "snapshot protect a mine",
+            [ChangeSnapshot(lab="a", label="mine", protected=True)],
+        ),
+        (
+            "snapshot unprotect a mine",
+            [ChangeSnapshot(lab="a", label="mine", protected=False)],
+        ),
+        (
+            "snapshot rm a x y --force",
+            [DeleteSnapshots(lab="a", labels=("x", "y"), force=True)],
+        ),
         (
             "rollback a --to mine --cold --keep-sessions --timeout 5s",
             [RollBack(lab="a", to="mine", cold=True, keep_sessions=True), {"timeout": 5.0}],
@@ -142,13 +153,8 @@ def test_flags_reach_the_lifecycle(line: str, call: list[object]) -> None:
     world = FakeLifecycle("a", "b")
     main(line.split(), lifecycle=world)
     names = {"sql": "client"}
-    groups = {"image": "{}_image", "template": "{}_template", "snapshot": "{}_snapshot"}
     words = line.split()
     method = names.get(words[0], words[0])
-    if words[0] in groups:
-        verb = {"rm": "remove", "show": "", "unprotect": "protect"}.get(words[1], words[1])
-        method = groups[words[0]].format(verb).lstrip("_")
-        method = method.replace("remove_snapshot", "remove_snapshots")
     if isinstance(call[0], Request):
         method = type(call[0]).__name__
     calls = [list(called[1:]) for called in world.calls if called[0] == method]
@@ -351,7 +357,7 @@ LEFT = {
         "`lab start a` puts back the node whose upgrade was interrupted",
     ),
     "rollback a": ("RollBack", "a is stopped and `lab start a` completes it"),
-    "snapshot rm a mine": ("remove_snapshots", "`lab snapshot ls a` lists those that are left"),
+    "snapshot rm a mine": ("DeleteSnapshots", "`lab snapshot ls a` lists those that are left"),
     "snapshot prune a": ("PruneSnapshots", "`lab snapshot prune a` removes the rest"),
     "dataset rm shop": ("DeleteDataset", "`lab dataset rm shop` again removes the rest"),
     "template rm fee": ("DeleteTemplate", "`lab template rm fee` again removes the rest"),

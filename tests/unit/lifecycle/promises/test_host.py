@@ -13,7 +13,7 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs import node_access, power
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.ensure import ensure
-from lab.lifecycle.labs.lease import extend
+from lab.lifecycle.labs.lease import change
 from lab.lifecycle.labs.query import client, query
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.start import start, start_node
@@ -23,7 +23,7 @@ from lab.lifecycle.nodes.inspect import lab, labs
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.requests.host import CollectGarbage
-from lab.requests.labs import RollBack
+from lab.requests.labs import ChangeLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import GIB
 from lab.views.labs import LabView
@@ -122,7 +122,7 @@ def _is_reported(ctx: Context) -> None:
         lambda: start_node(ctx, "shop", "n1", timeout=1),
         lambda: power.stop(ctx, "shop", node="n1"),
         lambda: wait(ctx, "shop", timeout=1),
-        lambda: extend(ctx, "shop", 60.0),
+        lambda: change(ctx, ChangeLab(lab="shop", ttl=60.0)),
         lambda: snapshot.take(ctx, TakeSnapshot(lab="shop")),
         lambda: rollback(ctx, RollBack(lab="shop"), timeout=1),
     ]

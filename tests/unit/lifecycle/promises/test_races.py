@@ -16,12 +16,13 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.down import down
-from lab.lifecycle.labs.lease import extend
+from lab.lifecycle.labs.lease import change
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs
 from lab.locks.named import lock
 from lab.requests.host import CollectGarbage
+from lab.requests.labs import ChangeLab
 from lab.state.records import LabRecord
 from lab.views.labs import LabView
 from tests.support.lifecycle_world import (
@@ -140,7 +141,7 @@ def test_gc_respects_a_lease_that_was_just_extended(world: World) -> None:
         make_template(ctx)
         up(ctx, named("shop", ttl=60.0))
         ctx.store.labs.update("shop", expires_at=time.time() - 1)
-        _list_then(ctx, lambda: extend(ctx, "shop", 3600.0))
+        _list_then(ctx, lambda: change(ctx, ChangeLab(lab="shop", ttl=3600.0)))
         assert lab(ctx, "shop").state == "ready"
 
 
@@ -160,7 +161,7 @@ def test_a_lease_is_not_extended_while_the_lab_is_removed(world: World) -> None:
             if record is None or record.state != "removing":
                 return
             try:
-                extend(other, "shop", 3600.0)
+                change(other, ChangeLab(lab="shop", ttl=3600.0))
             except LabError as error:
                 answers.append(str(error))
             else:

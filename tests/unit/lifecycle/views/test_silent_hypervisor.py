@@ -11,7 +11,7 @@ import pytest
 
 from lab.cli import main
 from lab.cli.backend.local import Lifecycle, LocalSession
-from lab.cli.backend.session import HostSession
+from lab.cli.backend.session import Session
 from lab.config.settings import Settings
 from lab.errors import NotReady
 from lab.fake.hypervisor import FakeHypervisor
@@ -37,7 +37,7 @@ class Gone(Lifecycle):
         return self.world.settings
 
     @contextmanager
-    def open(self, settings: Settings, listener: Listener) -> Iterator[HostSession]:
+    def open(self, settings: Settings, listener: Listener) -> Iterator[Session]:
         with self.world.open() as ctx:
 
             def sql_all(account: Any, port: int, *args: Any, **how: Any) -> Any:
