@@ -116,7 +116,7 @@ def _type(declared: Any) -> Any:
         found = _type(parts[0])
         for one in parts[1:]:
             if isinstance(one, msgspec.Meta):
-                found = Annotated[found, Field(**_limits(one))]
+                found = Annotated[found, Field(**limits(one))]
             elif isinstance(one, FieldMark) and one.kind == "empty":
                 found = found | None
             elif isinstance(one, FieldMark):
@@ -135,6 +135,7 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def _limits(meta: msgspec.Meta) -> dict[str, Any]:
+def limits(meta: msgspec.Meta) -> dict[str, Any]:
+    """What a field declares of its values, as pydantic and FastAPI name it."""
     found = {name: getattr(meta, name) for name in _LIMITS}
     return {name: value for name, value in found.items() if value is not None}

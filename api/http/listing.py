@@ -9,25 +9,30 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
 
 from lab.api.core.core import Core
 from lab.api.core.observing import Seen
 from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.observe.states import ListedState
+from lab.requests.request import Request
 from lab.state.records import LabWithNodes
 from lab.views.labs import Lab, LabView
 
 
-@dataclass(frozen=True)
-class LabSelection:
+class LabSelection(Request, frozen=True, kw_only=True):
     """Which labs: by state, blueprint and project; ``limit`` of those after a name."""
 
     state: ListedState | None = None
-    blueprint: str = ""
-    project: str = ""
-    after: str = ""
-    limit: int = 100
+    blueprint: Annotated[str, Meta(max_length=64)] = ""
+    project: Annotated[
+        str, Meta(max_length=64, description="Only labs of this project; for admins.")
+    ] = ""
+    after: Annotated[str, Meta(max_length=64)] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
 @dataclass(frozen=True)

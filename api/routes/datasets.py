@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi import APIRouter, Path, WebSocket
 from fastapi.responses import JSONResponse, Response
 
 from lab.api.background.refresher import next_refresh
@@ -22,6 +22,7 @@ from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.job_answer import Key, Wait, job_answer
+from lab.api.http.queries import FromQuery
 from lab.api.jobs import uploads
 from lab.api.jobs.data import LISTS_DATASETS, last_refresh, latest_of, visible
 from lab.api.jobs.jobs import Jobs
@@ -46,7 +47,7 @@ from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.engine import check_engine, default_engine
 from lab.lifecycle.datasets.load import loading_options
 from lab.lifecycle.images.provenance import read_provenance
-from lab.names import DATASET, ENGINE, LAB_NAME, parse_dataset
+from lab.names import DATASET, LAB_NAME, parse_dataset
 from lab.progress import Listener
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.state.records import ImageRecord
@@ -163,19 +164,13 @@ async def refresh(
     jobs: JobsOf,
     caller: User,
     name: Name,
+    asked: FromQuery[RefreshDataset],
     wait: Wait,
     key: Key = None,
-    force: Annotated[
-        bool, Query(description="Also if the source has much less than the latest version.")
-    ] = False,
-    engine: Annotated[
-        str,
-        Query(pattern=ENGINE, description="What it is loaded by; default: as the latest version."),
-    ] = "",
 ) -> Response:
     """Make the next version from the same source; versions beyond `keep` are removed."""
-    asked = RefreshDataset(name=name, engine=engine, force=force)
-    job = await in_thread(submit_refresh, jobs, caller, asked, key)
+    request = msgspec.structs.replace(asked, name=name)
+    job = await in_thread(submit_refresh, jobs, caller, request, key)
     return await job_answer(core, job, wait, partial(_made, core, caller))
 
 
@@ -191,13 +186,12 @@ async def delete(
     jobs: JobsOf,
     caller: User,
     name: Which,
+    asked: FromQuery[DeleteDataset],
     wait: Wait,
-    defer: Annotated[
-        bool, Query(description="What labs use is removed with the last of these labs.")
-    ] = False,
 ) -> Response:
     """Remove a dataset, or a version of it, that no lab uses."""
-    job = await in_thread(submit_delete, jobs, caller, name, defer=defer)
+    request = msgspec.structs.replace(asked, which=name)
+    job = await in_thread(submit_delete, jobs, caller, request)
     return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -323,9 +317,9 @@ def submit_refresh(
     return submit(jobs, job, check)
 
 
-def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> JobRecord:
+def submit_delete(jobs: Jobs, caller: Caller, request: DeleteDataset) -> JobRecord:
     """Submit the removal of a dataset or a version; raises NotFound, Forbidden, Conflict."""
-    core = jobs.core
+    core, which = jobs.core, request.which
     name, version = parse_dataset(which)
     found = [
         record
@@ -336,13 +330,12 @@ def submit_delete(jobs: Jobs, caller: Caller, which: str, *, defer: bool) -> Job
         raise _unknown(which)
     keys = {record.key for record in found}
     users = [one.lab.name for one in core.store.labs_with_nodes() if keys & one.images]
-    if users and not defer:
+    if users and not request.defer:
         raise Conflict(
             f"the dataset {which} is used by {', '.join(_seen(core, caller, users)) or 'labs'}",
             hint="remove these first, or use `lab dataset rm --defer`, or ?defer=true:"
             " it is removed with the last of them",
         )
-    request = DeleteDataset(which=which, defer=defer)
     job = new_job(caller.token, request, project=found[-1].project or None)
     return submit(jobs, job)
 

@@ -13,6 +13,7 @@ from lab.api.events.eventlog import topic
 from lab.api.http.answers import Answer, Page, page, paged
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
+from lab.api.http.queries import Limit
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
 from lab.api.wire import sse
@@ -29,7 +30,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 After = Annotated[
     int | None, Query(ge=0, le=ID_LIMIT, description="Only events after the one with this id.")
 ]
-Limit = Annotated[int, Query(ge=1, le=500)]
 Last = Annotated[
     str | None, Header(alias="Last-Event-ID", max_length=20, description="As `after`, for streams.")
 ]

@@ -18,6 +18,7 @@ from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
+from lab.api.http.queries import Limit
 from lab.api.http.units import ID_LIMIT
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
@@ -176,7 +177,7 @@ def audit(
     core: CoreOf,
     _: Admin,
     after: Annotated[int | None, Query(ge=1, le=ID_LIMIT)] = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    limit: Limit = 100,
 ) -> Page[Answer]:
     """The audit trail, the latest entry first."""
     found = core.store.audit.latest(before=after, limit=limit + 1)

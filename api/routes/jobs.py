@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
+from lab.api.http.queries import After, Filter, Limit
 from lab.state.service import JobKind, JobState
 from lab.views.jobs import JobView
 from lab.views.upgrades import UpgradeView
@@ -27,9 +28,9 @@ def list_jobs(
     caller: Reader,
     state: JobState | None = None,
     kind: JobKind | None = None,
-    lab: Annotated[str, Query(max_length=64)] = "",
-    after: Annotated[str, Query(max_length=64)] = "",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    lab: Filter = "",
+    after: After = "",
+    limit: Limit = 100,
 ) -> Page[Answer]:
     """Jobs, the newest first."""
     states, kinds = [state] if state else [], [kind] if kind else []

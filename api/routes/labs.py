@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, labs_listed
+from lab.api.http.queries import FromQuery
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
@@ -33,7 +34,6 @@ from lab.lifecycle.labs.lease import changes, refuse_removed
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.service.usage import Snapshots
 from lab.names import LAB_NAME
-from lab.observe.states import ListedState
 from lab.requests.labs import ChangeLab, CreateLab, DeleteLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
@@ -71,16 +71,9 @@ async def create(
 async def list_labs(
     core: CoreOf,
     caller: Reader,
-    state: ListedState | None = None,
-    blueprint: Annotated[str, Query(max_length=64)] = "",
-    project: Annotated[
-        str, Query(max_length=64, description="Only labs of this project; for admins.")
-    ] = "",
-    after: Annotated[str, Query(max_length=64)] = "",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    selection: FromQuery[LabSelection],
 ) -> Response:
     """Labs, by name."""
-    selection = LabSelection(state, blueprint, project, after, limit)
     read = partial(labs_listed, core, caller, selection)
     body = read(wait=False) or await in_thread(read)
     return Response(body, media_type="application/json")
@@ -139,18 +132,12 @@ async def delete(
     jobs: JobsOf,
     caller: User,
     name: Name,
+    asked: FromQuery[DeleteLab],
     wait: Wait,
-    force: Annotated[bool, Query(description="Also if the lab is protected.")] = False,
-    defer: Annotated[
-        bool,
-        Query(
-            description="If the lab has branches: its nodes now, its disks with the last branch."
-        ),
-    ] = False,
     if_match: IfMatch = None,
 ) -> Response:
     """Remove a lab with its data."""
-    job = await in_thread(submit_delete, jobs, caller, name, if_match, force=force, defer=defer)
+    job = await in_thread(submit_delete, jobs, caller, replace(asked, lab=name), if_match)
     return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -217,24 +204,16 @@ def _created(core: Core, caller: Caller, job: JobRecord) -> Response:
     return _respond(core, caller, job.lab, status=201)
 
 
-def submit_delete(
-    jobs: Jobs,
-    caller: Caller,
-    name: str,
-    if_match: str | None,
-    *,
-    force: bool,
-    defer: bool = False,
-) -> JobRecord:
+def submit_delete(jobs: Jobs, caller: Caller, asked: DeleteLab, if_match: str | None) -> JobRecord:
     """Submit the removal of a lab; raises NotFound, Changed, and Conflict if it is protected."""
-    core = jobs.core
+    core, name = jobs.core, asked.lab
     record = core.store.labs.find(name)
     project, created_at = "", None
     if record is not None or caller.project is not None:
         record = caller.lab(core, name)
         check_match(record, if_match)
         project, created_at = record.project, record.created_at
-        if record.protected and not force:
+        if record.protected and not asked.force:
             raise Conflict(
                 f"the lab {name} is protected",
                 hint=f"`lab down --force {name}`, or DELETE with ?force=true, removes it",
@@ -242,7 +221,7 @@ def submit_delete(
     else:  # not in the state database, found by its tags: for admins
         with core.contexts.use() as ctx:
             inspect.lab(ctx, name)
-    request = DeleteLab(lab=name, created_at=created_at, force=force, defer=defer)
+    request = replace(asked, created_at=created_at)
     return submit(jobs, new_job(caller.token, request, project=project))
 
 

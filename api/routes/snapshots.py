@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from lab.api.http.auth import Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import JOB_DONE, Key, Wait, job_answer, job_done
+from lab.api.http.queries import FromQuery
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_snapshots, max_snapshots, snapshots_of
 from lab.api.jobs.submit import new_job, submit
@@ -110,11 +111,11 @@ async def delete(
     caller: User,
     name: Name,
     label: Label,
+    asked: FromQuery[DeleteSnapshot],
     wait: Wait,
-    force: Annotated[bool, Query(description="Also if the snapshot is protected.")] = False,
 ) -> Response:
     """Remove a snapshot, by its label or its name (the newest); the lab stays as it is."""
-    job = await in_thread(submit_delete, jobs, caller, name, label, force=force)
+    job = await in_thread(submit_delete, jobs, caller, replace(asked, lab=name, label=label))
     return await job_answer(core, job, wait, lambda _: Response(status_code=204))
 
 
@@ -158,15 +159,13 @@ def _taken(core: Core, job: JobRecord) -> Response:
     return JSONResponse(body.model_dump(mode="json"), status_code=201, headers=headers)
 
 
-def submit_delete(
-    jobs: Jobs, caller: Caller, name: str, label: str, *, force: bool = False
-) -> JobRecord:
+def submit_delete(jobs: Jobs, caller: Caller, asked: DeleteSnapshot) -> JobRecord:
     """Submit the removal of a snapshot; raises NotFound."""
     core = jobs.core
-    record = caller.lab(core, name)
+    record = caller.lab(core, asked.lab)
     with core.contexts.use() as ctx:
-        found = snapshot.find(ctx, name, label).label
-    request = DeleteSnapshot(lab=name, created_at=record.created_at, label=found, force=force)
+        label = snapshot.find(ctx, asked.lab, asked.label).label
+    request = replace(asked, created_at=record.created_at, label=label)
     return submit(jobs, new_job(caller.token, request, project=record.project))
 
 

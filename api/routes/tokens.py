@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Response
 
 from lab.api.core.core import Core
 from lab.api.core.threads import Route
@@ -13,6 +13,7 @@ from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
+from lab.api.http.queries import After, Filter, Limit
 from lab.api.jobs import quota
 from lab.errors import NotFound
 from lab.lifecycle.service import token as tokens
@@ -37,9 +38,9 @@ def create(core: CoreOf, _: Admin, asked: FromBody[CreateToken], response: Respo
 def list_tokens(
     core: CoreOf,
     caller: Reader,
-    project: Annotated[str, Query(max_length=64)] = "",
-    after: Annotated[str, Query(max_length=64)] = "",
-    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    project: Filter = "",
+    after: After = "",
+    limit: Limit = 100,
 ) -> Page[Answer]:
     """Tokens, the oldest first; revoked and expired ones too. Without admin: the caller's own."""
     found = tokens.tokens(core.store, project or None)

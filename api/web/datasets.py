@@ -17,7 +17,7 @@ from lab.api.routes.datasets import Name, Which
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
-from lab.requests.datasets import RefreshDataset
+from lab.requests.datasets import DeleteDataset, RefreshDataset
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -60,8 +60,8 @@ def delete(
     """Remove a dataset or a version, and show its job."""
 
     def act() -> str:
-        defer = fields.get("defer") == "yes"
-        return f"/jobs/{datasets.submit_delete(jobs, caller, name, defer=defer).id}"
+        asked = DeleteDataset(which=name, defer=fields.get("defer") == "yes")
+        return f"/jobs/{datasets.submit_delete(jobs, caller, asked).id}"
 
     return pages.done(act, partial(_page, request, core, caller))
 

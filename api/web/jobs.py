@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.queries import After, Filter
 from lab.api.http.sessions import session_caller
 from lab.api.routes import jobs as routes
 from lab.api.routes.jobs import Id
@@ -29,8 +30,8 @@ def list_page(
     caller: ReadAccess,
     state: JobState | Literal[""] = "",
     kind: JobKind | Literal[""] = "",
-    lab: Annotated[str, Query(max_length=64)] = "",
-    after: Annotated[str, Query(max_length=64)] = "",
+    lab: Filter = "",
+    after: After = "",
 ) -> Response:
     """Jobs, the newest first; those of a state, kind or lab only."""
     found = routes.list_jobs(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lab.api.core.core import Core
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.listing import LabSelection, page_of
+from lab.api.http.queries import After
 from lab.api.jobs.data import usable
 from lab.api.routes import host, labs
 from lab.api.routes.labs import Name
@@ -25,6 +25,7 @@ from lab.blueprints import BLUEPRINTS, has_server
 from lab.config.enginefile import engines, family_of
 from lab.errors import InvalidSpec, LabError
 from lab.imagebuild import added
+from lab.requests.labs import DeleteLab
 from lab.state.jobs import OPEN
 from lab.state.records import LabRecord
 from lab.units import format_duration
@@ -43,7 +44,7 @@ def list_page(
     request: Request,
     core: CoreOf,
     caller: ReadAccess,
-    after: Annotated[str, Query(max_length=64)] = "",
+    after: After = "",
 ) -> Response:
     """All labs, and a form that creates one."""
     return _list(request, core, caller, after=after)
@@ -107,7 +108,8 @@ def delete(
     """Remove a lab, and show its job."""
 
     def act() -> str:
-        job = labs.submit_delete(jobs, caller, name, None, force=fields.get("force") == "yes")
+        asked = DeleteLab(lab=name, force=fields.get("force") == "yes")
+        job = labs.submit_delete(jobs, caller, asked, None)
         return f"/jobs/{job.id}"
 
     return pages.done(act, partial(lab_page, request, core, caller, name, typed=fields))

@@ -17,7 +17,7 @@ from lab.api.routes.snapshots import Label
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
-from lab.requests.snapshots import ChangeSnapshot
+from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshot
 
 router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)
 
@@ -100,8 +100,8 @@ def delete(
     """Remove a snapshot, and show its job."""
 
     def act() -> str:
-        force = fields.get("force") == "yes"
-        return f"/jobs/{snapshots.submit_delete(jobs, caller, name, label, force=force).id}"
+        asked = DeleteSnapshot(lab=name, label=label, force=fields.get("force") == "yes")
+        return f"/jobs/{snapshots.submit_delete(jobs, caller, asked).id}"
 
     return pages.done(act, partial(_snapshots, request, core, caller, name))
 

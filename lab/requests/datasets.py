@@ -120,24 +120,25 @@ class RefreshDataset(Request, frozen=True, kw_only=True):
     LATER = ("force", "engine")
 
     name: Annotated[str, FieldMark("about", "dataset")] = ""
+    force: Annotated[
+        bool, Meta(description="Also if the source has much less than the latest version.")
+    ] = False
     engine: Annotated[
         str,
         EMPTY,
         Meta(
             pattern=ENGINE,
-            description="What the next version is loaded by; default: as the latest.",
-            examples=["mysql"],
+            description="What it is loaded by; default: as the latest version.",
         ),
     ] = ""
     keep: Annotated[int | None, HOST_ONLY] = None
     """Versions; None: as it was created."""
-    force: bool = False
-    """Also if the source has much less than the latest version."""
 
 
 class DeleteDataset(Request, frozen=True, kw_only=True):
     """The removal of a dataset, or of a version."""
 
     which: Annotated[str, FieldMark("about", "dataset")] = ""
-    defer: bool = False
-    """What labs use is removed with the last of them."""
+    defer: Annotated[
+        bool, Meta(description="What labs use is removed with the last of these labs.")
+    ] = False

@@ -228,10 +228,11 @@ class DeleteLab(LabRequest, frozen=True, kw_only=True):
 
     LATER = ("defer",)
 
-    force: bool = False
-    """Also if it is protected."""
-    defer: bool = False
-    """If it has branches: its nodes now, its disks with the last branch."""
+    force: Annotated[bool, Meta(description="Also if the lab is protected.")] = False
+    defer: Annotated[
+        bool,
+        Meta(description="If the lab has branches: its nodes now, its disks with the last branch."),
+    ] = False
 
 
 class ExpireLab(LabRequest, frozen=True, kw_only=True):

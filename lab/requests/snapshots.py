@@ -40,8 +40,7 @@ class DeleteSnapshot(LabRequest, frozen=True, kw_only=True):
     LATER = ("force",)
 
     label: Annotated[str, FieldMark("about", "snapshot")] = ""
-    force: bool = False
-    """Also if it is protected."""
+    force: Annotated[bool, Meta(description="Also if the snapshot is protected.")] = False
 
 
 class DeleteSnapshots(LabRequest, frozen=True, kw_only=True):

@@ -1,21 +1,24 @@
-"""Bodies of HTTP requests: what a request declares, and nothing that its host sets."""
+"""Bodies and queries of HTTP requests: what a request declares, and nothing that its host sets."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any, cast, get_args
 
 import msgspec
 import pytest
 from pydantic import ValidationError
 
-from lab.api.http import bodies
+from lab.api.http import bodies, queries
 from lab.api.http.bodies import NAMES
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
 from lab.names import FORMS
-from lab.requests.datasets import CreateDataset
-from lab.requests.labs import BranchLab, CreateLab
+from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
+from lab.requests.labs import BranchLab, CreateLab, DeleteLab
 from lab.requests.request import Request, body_fields, body_of, check, fields, marked, subject
+from lab.requests.snapshots import DeleteSnapshot
 from lab.requests.tokens import CreateToken
 
 KINDS: list[type[Request]] = sorted(
@@ -44,6 +47,18 @@ def test_fields_of_the_host_are_refused(kind: type[Request]) -> None:
     for field in {**marked(kind, "host only"), **subject(kind)}:
         with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
             bodies.read(kind, {**given, field: "x"})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [DeleteLab, DeleteSnapshot, RefreshDataset, DeleteDataset],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_query_sets_what_a_client_may_set(kind: type[Request]) -> None:
+    """Protects versions and records of the host: in a query, too, their fields are unknown."""
+    read = queries.reader(kind)
+    assert list(inspect.signature(read).parameters) == list(body_fields(kind))
+    assert asyncio.run(read()) == kind()
 
 
 def test_a_null_and_a_text_with_a_unit_are_read() -> None:
