@@ -8,7 +8,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
 
 from lab import host as machine
 from lab.api.core.admission import Need, need_of_lab
@@ -24,68 +23,13 @@ from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
 from lab.requests.host import CollectGarbage
 from lab.state.records import LabWithNodes
-from lab.views.host import AuditEntry, GcReport
+from lab.views.host import AuditEntry, Capacity, GcReport, Host, PoolView, Usage
 
 router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
 
-class Capacity(BaseModel):
-    """What all labs together may use, and what they use; memory in bytes."""
-
-    total: int
-    used: int
-
-
-class PoolView(BaseModel):
-    """A warm pool. ``count``: how many labs it is to have; ``ready``: how many can be claimed."""
-
-    name: Annotated[str, Field(examples=["pxc"])]
-    blueprint: str
-    nodes: int
-    memory: Annotated[int, Field(description="Of a node, in bytes.")]
-    count: int
-    ready: int
-    hits: Annotated[
-        int, Field(description="Requests that it served since the service was started.")
-    ]
-    misses: Annotated[int, Field(description="Requests that found none of its labs ready.")]
-
-
-class Usage(BaseModel):
-    """What the labs of a project use; memory and processors: of those that are not stopped."""
-
-    project: str
-    labs: int
-    memory: Annotated[int, Field(description="In bytes.")]
-    processors: int
-
-
-class Host(BaseModel):
-    """The host's capabilities and capacity."""
-
-    hypervisor: str
-    accelerator: str
-    warm: bool
-    why_cold: str
-    storage: str
-    memory: Capacity
-    memory_available: Annotated[int, Field(description="In bytes.")]
-    ports: Capacity
-    processors: int
-    processors_used: Annotated[int, Field(description="Those of all running nodes.")]
-    space_free: Annotated[int, Field(description="In bytes.")]
-    space_total: Annotated[int, Field(description="In bytes.")]
-    labs: Annotated[int, Field(description="Without those in pools.")]
-    pooled: Annotated[int, Field(description="Labs in pools; what they use is counted, too.")]
-    projects: Annotated[
-        list[Usage], Field(description="Of the token's project; for administrators, of all.")
-    ]
-    waiting: Annotated[int, Field(description="Jobs that wait for room.")]
-    pools: list[PoolView]
-
-
-@router.get("/host", operation_id="getHost")
-def host(core: CoreOf, caller: Reader) -> Host:
+@router.get("/host", operation_id="getHost", response_model=model(Host))
+def host(core: CoreOf, caller: Reader) -> Answer:
     """The host's capabilities and capacity."""
     settings, admission = core.settings, core.admission
     with core.contexts.use() as ctx:
@@ -94,15 +38,15 @@ def host(core: CoreOf, caller: Reader) -> Host:
     labs = [one for one in found if not one.lab.pool]
     used = admission.used()
     first, last = settings.port_range
-    return Host(
+    view = Host(
         hypervisor=can.name,
         accelerator=can.accelerator,
         warm=not can.why_cold,
         why_cold=can.why_cold,
         storage=settings.storage,
-        memory=Capacity(total=admission.memory_budget, used=used.memory),
+        memory=Capacity(admission.memory_budget, used.memory),
         memory_available=machine.memory().available,
-        ports=Capacity(total=last - first + 1, used=used.ports),
+        ports=Capacity(last - first + 1, used.ports),
         processors=machine.processors(),
         processors_used=used.cpus,
         space_free=space.free,
@@ -113,23 +57,22 @@ def host(core: CoreOf, caller: Reader) -> Host:
         waiting=admission.waiting,
         pools=_pools(core),
     )
+    return answer(view)
 
 
-def _projects(labs: Sequence[LabWithNodes]) -> list[Usage]:
+def _projects(labs: Sequence[LabWithNodes]) -> tuple[Usage, ...]:
     found = []
     for project in sorted({one.lab.project for one in labs}):
         needs = [need_of_lab(one) for one in labs if one.lab.project == project]
         total = sum(needs, Need())
-        found.append(
-            Usage(project=project, labs=len(needs), memory=total.memory, processors=total.cpus)
-        )
-    return found
+        found.append(Usage(project, len(needs), total.memory, total.cpus))
+    return tuple(found)
 
 
-def _pools(core: Core) -> list[PoolView]:
+def _pools(core: Core) -> tuple[PoolView, ...]:
     ready = core.pool.counts()
     requests = {pool.name: core.pool.requests(pool.name) for pool in core.pool.pools}
-    return [
+    return tuple(
         PoolView(
             name=pool.name,
             blueprint=pool.spec.blueprint,
@@ -141,7 +84,7 @@ def _pools(core: Core) -> list[PoolView]:
             misses=requests[pool.name][1],
         )
         for pool in core.pool.pools
-    ]
+    )
 
 
 class Pem(Response):

@@ -1,4 +1,4 @@
-"""What was done to a host, and by requests to its service, as it is shown."""
+"""A host of a service, what was done to it, and by requests to its service, as it is shown."""
 
 from __future__ import annotations
 
@@ -23,6 +23,75 @@ class HostView:
     done: tuple[str, ...]
     missing: tuple[str, ...]
     config: str
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What all labs together may use, and what they use; memory in bytes."""
+
+    total: Public[int]
+    used: Public[int]
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """A warm pool of a service."""
+
+    name: Annotated[str, public("pxc")]
+    blueprint: Public[str]
+    nodes: Public[int]
+    memory: Public[int]
+    """Of a node, in bytes."""
+    count: Public[int]
+    """How many labs it is to have."""
+    ready: Public[int]
+    """How many can be claimed."""
+    hits: Public[int]
+    """Requests that it served since the service was started."""
+    misses: Public[int]
+    """Requests that found none of its labs ready."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the labs of a project use; memory and processors: of those that are not stopped."""
+
+    project: Public[str]
+    labs: Public[int]
+    memory: Public[int]
+    """In bytes."""
+    processors: Public[int]
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host's capabilities and capacity."""
+
+    hypervisor: Public[str]
+    accelerator: Public[str]
+    warm: Public[bool]
+    why_cold: Public[str]
+    storage: Public[str]
+    memory: Public[Capacity]
+    memory_available: Public[int]
+    """In bytes."""
+    ports: Public[Capacity]
+    processors: Public[int]
+    processors_used: Public[int]
+    """Those of all running nodes."""
+    space_free: Public[int]
+    """In bytes."""
+    space_total: Public[int]
+    """In bytes."""
+    labs: Public[int]
+    """Without those in pools."""
+    pooled: Public[int]
+    """Labs in pools; what they use is counted, too."""
+    projects: Public[tuple[Usage, ...]]
+    """Of the token's project; for administrators, of all."""
+    waiting: Public[int]
+    """Jobs that wait for room."""
+    pools: Public[tuple[PoolView, ...]]
 
 
 @dataclass(frozen=True)
