@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import anyio
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
 from lab.api.core.threads import Route, in_thread
+from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf
 from lab.api.routes.events import Accept
@@ -25,6 +25,7 @@ from lab.api.routes.power import NodeName
 from lab.api.wire import sse
 from lab.errors import LabError
 from lab.lifecycle.labs import node_access
+from lab.views.nodes import LogLines
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
@@ -45,14 +46,11 @@ _CHECK_EVERY = 5.0
 _OVER = object()
 
 
-class LogLines(BaseModel):
-    """The last lines of a log."""
-
-    lines: list[str]
-
-
 @router.get(
-    "/nodes/{node}/logs", operation_id="getLogs", response_model=LogLines, responses=_STREAM
+    "/nodes/{node}/logs",
+    operation_id="getLogs",
+    response_model=model(LogLines),
+    responses=_STREAM,
 )
 async def logs(
     core: CoreOf,
@@ -62,12 +60,11 @@ async def logs(
     source: Source = "engine",
     lines: Lines = 100,
     accept: Accept = "",
-) -> LogLines | Response:
+) -> Answer | Response:
     """The last lines of a node's log; as a stream also new lines, until the node stops."""
     if sse.MEDIA_TYPE not in accept:
-        return await core.limits.programs.run(
-            caller.token.id, partial(last_lines, core, caller, name, node, source, lines)
-        )
+        read = partial(last_lines, core, caller, name, node, source, lines)
+        return answer(await core.limits.programs.run(caller.token.id, read))
     await in_thread(caller.lab, core, name)
     core.limits.followers.acquire(caller.token.id)
     try:
@@ -91,7 +88,7 @@ def last_lines(
     caller.lab(core, name)
     with core.contexts.use() as ctx:
         found = node_access.logs(ctx, name, node, source, lines=lines)
-        return LogLines(lines=list(islice(found, lines)))
+        return LogLines(tuple(islice(found, lines)))
 
 
 def _follow(core: Core, name: str, node: str, source: str, lines: int) -> Iterator[str | None]:

@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from fastapi.responses import Response
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from lab.api.core.core import Core
 from lab.api.core.problem import problem
@@ -37,16 +36,11 @@ from lab.requests.labs import Action, Promote, RunProgram, UpgradeLab, power
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.labs import NodeView
+from lab.views.nodes import Output
 
 router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
 
 NodeName = Annotated[str, Path(pattern=NODE_NAME, examples=["n1"])]
-
-
-class Output(BaseModel):
-    """The output of a program."""
-
-    stdout: str
 
 
 # Before the actions, one of which it would be taken for.
@@ -111,10 +105,10 @@ def get_node(core: CoreOf, caller: Reader, name: Name, node: NodeName) -> Answer
     return answer(seen(core, caller, name)[0].node(node))
 
 
-@router.post("/nodes/{node}/exec", operation_id="execute", response_model=Output)
+@router.post("/nodes/{node}/exec", operation_id="execute", response_model=model(Output))
 async def execute(
     core: CoreOf, caller: User, name: Name, node: NodeName, asked: FromBody[RunProgram]
-) -> Output | Response:
+) -> Answer | Response:
     """Run a program in a node as root, if the service's settings allow it.
 
     If it exits with an error, the response is the problem command-failed, status 422.
@@ -122,7 +116,7 @@ async def execute(
     check_execute(core)
     run = partial(_execute, core, caller, name, node, asked)
     try:
-        return await core.limits.programs.run(caller.token.id, run)
+        return answer(await core.limits.programs.run(caller.token.id, run))
     except CommandFailed as error:
         return problems.respond(
             {**problem(error), "status": 422}
@@ -156,7 +150,7 @@ def _execute(core: Core, caller: Caller, name: str, node: str, asked: RunProgram
         printed = node_access.execute(
             ctx, name, node, asked.argv, stdin=stdin, timeout=asked.timeout
         )
-    return Output(stdout=printed.decode(errors="replace"))
+    return Output(printed.decode(errors="replace"))
 
 
 async def _power(

@@ -25,6 +25,7 @@ from lab.api.web.labs import lab_page
 from lab.api.web.request import Fields, PageRoute, UseAccess
 from lab.errors import LabError, NotFound
 from lab.requests.labs import Action, Promote
+from lab.views.nodes import LogLines
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
 
@@ -82,10 +83,10 @@ async def logs(
     lines: Lines = 200,
 ) -> Response:
     """The last lines of a node's log."""
-    refused, found = None, []
+    refused, found = None, LogLines(())
     try:
         wanted = partial(last_lines, core, caller, name, node, source, lines)
-        found = (await core.limits.programs.run(caller.token.id, wanted)).lines
+        found = await core.limits.programs.run(caller.token.id, wanted)
     except NotFound:
         raise
     except LabError as error:  # for example: the node is not running
@@ -97,7 +98,7 @@ async def logs(
         node=node,
         source=source,
         sources=get_args(Source),
-        lines=found,
+        lines=found.lines,
         limit=lines,
         problem=refused,
     )

@@ -39,6 +39,7 @@ from lab.spec import LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.host import GcReport
 from lab.views.labs import Lab, Preview
+from lab.views.nodes import LogLines, Output
 from lab.views.upgrades import UpgradeView
 from lab.wait import Deadline, attempts
 
@@ -321,7 +322,7 @@ class Client:
         body = body_of(RunProgram(argv=tuple(argv), stdin=stdin, timeout=timeout))
         path = path_of("labs", name, "nodes", node, "exec")
         answer = self._wire.ask("POST", path, body=body, allow=timeout)
-        return str(read(answer.body, dict[str, Any]).get("stdout", ""))
+        return read(answer.body, Output).stdout
 
     def ssh_login(self, name: str, node: str) -> SshLogin:
         """Key and host key for ssh to a node, through a tunnel; raises NotFound, Forbidden."""
@@ -332,7 +333,7 @@ class Client:
         """The last lines of a node's log: engine, journal or console."""
         query = {"source": source, "lines": lines}
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
-        return [str(line) for line in read(answer.body, dict[str, Any]).get("lines", [])]
+        return list(read(answer.body, LogLines).lines)
 
     def gc(self, **fields: Any) -> GcReport:
         """Remove what `lab gc` removes, for admins; ``fields``: those of ``CollectGarbage``."""
