@@ -60,7 +60,7 @@ def formed(root: Path, blueprint: str, nodes: int) -> float:
     plan = blueprint_of(spec)
     members = [
         Member(one.name, number, inner_address(number), one.role)
-        for number, one in enumerate(plan.plan(spec), 1)
+        for number, one in enumerate(plan.plan(spec.size), 1)
     ]
     with _network(members) as namespaces, ExitStack() as ends:
         began = time.perf_counter()

@@ -347,8 +347,11 @@ class Blueprint(Protocol):
         A guest that boots from such a disk must find all commits in it, and must be able to rejoin.
         """
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
-        """The nodes of the lab; raises InvalidSpec if there can be no such lab."""
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
+        """The nodes of a lab with its options and its number of nodes, each of ``size``.
+
+        Raises InvalidSpec if there can be no such lab.
+        """
 
     def files(
         self,
@@ -549,32 +552,36 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
 
 def planned(spec: LabSpec, added: Mapping[str, str] = enginefile.NONE) -> tuple[NodePlan, ...]:
     """The nodes of a lab; raises InvalidSpec if there can be no such lab; see ``planned_by``."""
-    return planned_by(blueprint_of(spec), spec, added)
+    return planned_by(blueprint_of(spec), spec.size, spec.engine, added)
 
 
 def planned_by(
-    plan: Blueprint, spec: LabSpec, added: Mapping[str, str] = enginefile.NONE
+    plan: Blueprint, size: NodeSize, engine: str, added: Mapping[str, str]
 ) -> tuple[NodePlan, ...]:
     """The nodes of a lab whose blueprint is ``plan``; raises InvalidSpec as ``planned`` does.
 
-    ``added``: the families of engines that were added to the home, by name.
+    ``size``: of each node; ``engine``: the required one, or empty; ``added``: the families of
+    engines that were added to the home, by name.
     """
-    found = plan.plan(spec)
+    found = plan.plan(size)
     roles = dict.fromkeys(node.role for node in found if node.has_server)
-    for file in spec.options.my_cnf:
+    for file in plan.options.my_cnf:
         if file.role and file.role not in roles:
             raise InvalidSpec(
                 f"no node has the role {file.role}, for which an option file was given",
                 hint=f"roles are: {', '.join(roles)}",
             )
-    return _with_engines(plan, spec, found, added) if spec.options.node else found
+    return _with_engines(plan, engine, found, added) if plan.options.node else found
 
 
 def _with_engines(
-    plan: Blueprint, spec: LabSpec, nodes: tuple[NodePlan, ...], added: Mapping[str, str]
+    plan: Blueprint, engine: str, nodes: tuple[NodePlan, ...], added: Mapping[str, str]
 ) -> tuple[NodePlan, ...]:
-    """Give some of ``nodes`` the engines that the options name; raises InvalidSpec."""
-    given, servers = spec.options.engines, [node.name for node in nodes if node.has_server]
+    """Give some of ``nodes`` the engines that the options name; raises InvalidSpec.
+
+    ``engine``: the one that the lab requires, of whose kind theirs must be; or empty.
+    """
+    given, servers = plan.options.engines, [node.name for node in nodes if node.has_server]
     for name in given:
         if name not in servers:
             raise InvalidSpec(
@@ -582,13 +589,12 @@ def _with_engines(
                 hint=f"nodes with servers: {', '.join(servers)}",
             )
     recipes = {
-        name: enginefile.recipe(engine, plan.engines, plan.name, added)
-        for name, engine in given.items()
+        name: enginefile.recipe(own, plan.engines, plan.name, added) for name, own in given.items()
     }
     kinds = {enginefile.kind_of(recipe, added): given[name] for name, recipe in recipes.items()}
-    if spec.engine:
-        of_lab = enginefile.recipe(spec.engine, plan.engines, plan.name, added)
-        kinds.setdefault(enginefile.kind_of(of_lab, added), spec.engine)
+    if engine:
+        of_lab = enginefile.recipe(engine, plan.engines, plan.name, added)
+        kinds.setdefault(enginefile.kind_of(of_lab, added), engine)
     check_kinds(kinds)
     return tuple(replace(node, recipe=recipes.get(node.name, node.recipe)) for node in nodes)
 

@@ -46,7 +46,7 @@ from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import NODES_LIMIT, LabSpec
+from lab.spec import NODES_LIMIT, NodeSize
 from lab.wait import Deadline, attempts
 
 T = TypeVar("T")
@@ -122,18 +122,18 @@ class Remote(galera.Galera):
         "FLUSH LOCAL ENGINE LOGS",
     )
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        replicas = spec.options.replicas
-        if spec.nodes + replicas > NODES_LIMIT:
+        replicas = self.options.replicas
+        if self.nodes + replicas > NODES_LIMIT:
             raise InvalidSpec(
-                f"{self.name} has {spec.nodes} members and {replicas} replicas:"
+                f"{self.name} has {self.nodes} members and {replicas} replicas:"
                 f" a lab has at most {NODES_LIMIT} nodes",
                 hint="give fewer --nodes, which are the members, or fewer --replicas",
             )
-        numbers = range(spec.nodes + 1, spec.nodes + replicas + 1)
-        members = super().plan(spec)
-        return (*members, *(NodePlan(node_name(n), "replica", spec.size) for n in numbers))
+        numbers = range(self.nodes + 1, self.nodes + replicas + 1)
+        members = super().plan(size)
+        return (*members, *(NodePlan(node_name(n), "replica", size) for n in numbers))
 
     def files(
         self,

@@ -33,7 +33,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import LabSpec
+from lab.spec import NodeSize
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _SYNCED = (
@@ -72,16 +72,16 @@ class Galera(server.Defaults):
     inconsistent. Then the redo log, and with it the position."""
     takes: frozenset[str] = server.COMMON | {"node", "proxy", "arbiter"}
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        if spec.options.arbiter and spec.nodes < 2:
+        if self.options.arbiter and self.nodes < 2:
             raise InvalidSpec(
                 "an arbiter votes in a cluster of two members at least",
                 hint="such as --nodes 2 --arbiter",
             )
-        names = (node_name(number) for number in range(1, spec.nodes + 1))
-        members = tuple(NodePlan(name, "member", spec.size) for name in names)
-        return (*members, *proxy.plan(spec.options, spec.nodes))
+        names = (node_name(number) for number in range(1, self.nodes + 1))
+        members = tuple(NodePlan(name, "member", size) for name in names)
+        return (*members, *proxy.plan(self.options, self.nodes))
 
     def files(
         self,

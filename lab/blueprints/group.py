@@ -44,7 +44,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import LabSpec
+from lab.spec import NodeSize
 from lab.wait import Deadline, attempts
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
@@ -166,17 +166,16 @@ class Group(server.Defaults):
     def _traffic(self) -> Traffic:
         return replace(_TRAFFIC, spread=self.options.multi_primary)
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        if spec.nodes < 2:
+        if self.nodes < 2:
             raise InvalidSpec(
-                f"{self.name} has two nodes at least, not {spec.nodes}",
+                f"{self.name} has two nodes at least, not {self.nodes}",
                 hint="one server without a group is the blueprint single",
             )
-        members = (
-            NodePlan(node_name(number), "member", spec.size) for number in range(1, spec.nodes + 1)
-        )
-        return (*members, *proxy.plan(spec.options, spec.nodes))
+        names = (node_name(number) for number in range(1, self.nodes + 1))
+        members = tuple(NodePlan(name, "member", size) for name in names)
+        return (*members, *proxy.plan(self.options, self.nodes))
 
     def files(
         self,

@@ -47,7 +47,7 @@ from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Topology
-from lab.spec import LabSpec
+from lab.spec import NodeSize
 from lab.units import format_duration
 from lab.wait import Deadline
 
@@ -118,15 +118,15 @@ class Replication(server.Defaults):
         object.__setattr__(self, "elects", star)
         object.__setattr__(self, "look_every", 2.0 if star else 10.0)
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        if spec.nodes < 2:
+        if self.nodes < 2:
             raise InvalidSpec(
-                f"{self.name} has two nodes at least, not {spec.nodes}",
+                f"{self.name} has two nodes at least, not {self.nodes}",
                 hint="one server without replicas is the blueprint single",
             )
-        options, numbers = spec.options, range(1, spec.nodes + 1)
-        roles = {node_name(n): _role(options.topology, n, spec.nodes) for n in numbers}
+        options, numbers = self.options, range(1, self.nodes + 1)
+        roles = {node_name(n): _role(options.topology, n, self.nodes) for n in numbers}
         replicas = [name for name, role in roles.items() if role == "replica"]
         if options.on and not options.delay:
             raise InvalidSpec(
@@ -148,8 +148,8 @@ class Replication(server.Defaults):
                 )
         if options.delay:
             roles |= dict.fromkeys(options.on or replicas, "delayed")
-        nodes = tuple(NodePlan(name, role, spec.size) for name, role in roles.items())
-        return (*nodes, *proxy.plan(options, spec.nodes))
+        nodes = tuple(NodePlan(name, role, size) for name, role in roles.items())
+        return (*nodes, *proxy.plan(options, self.nodes))
 
     def files(
         self,

@@ -20,7 +20,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import LabSpec
+from lab.spec import NodeSize
 
 _ENGINES = {"mariadb": "MariaDB", "mysql": "MySQL"}
 
@@ -34,14 +34,14 @@ class Single(server.Defaults):
     engines: Mapping[str, str] = field(default_factory=lambda: dict(_ENGINES), hash=False)
     flush: tuple[str, ...] = ("FLUSH ENGINE LOGS",)
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        if spec.nodes != 1:
+        if self.nodes != 1:
             raise InvalidSpec(
-                f"{self.name} has exactly one node, not {spec.nodes}",
+                f"{self.name} has exactly one node, not {self.nodes}",
                 hint="leave out the number of nodes, or use a cluster: pxc or galera",
             )
-        return (NodePlan(node_name(1), "server", spec.size),)
+        return (NodePlan(node_name(1), "server", size),)
 
     def files(
         self,

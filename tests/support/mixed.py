@@ -25,7 +25,7 @@ from lab.blueprints import (
 from lab.blueprints.single import Single
 from lab.config.profile import EngineProfile
 from lab.guest.seed import SeedFile
-from lab.spec import LabSpec, NodeSize
+from lab.spec import NodeSize
 from lab.units import MIB
 
 FRONT = NodePlan(
@@ -49,9 +49,9 @@ class Mixed(Single):
     front: NodePlan = FRONT
     others: tuple[NodePlan, ...] = ()
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        first = NodePlan("n1", "server", spec.size, services=SERVICES)
+        first = NodePlan("n1", "server", size, services=SERVICES)
         return (first, self.front, *self.others)
 
     def files(

@@ -54,7 +54,7 @@ from lab.locks.named import lock
 from lab.names import Owner, template_ref
 from lab.options import shown
 from lab.requests.labs import ClusterRequest
-from lab.spec import LabSpec, NodeSize
+from lab.spec import NodeSize
 from lab.state.records import TemplateRecord
 from lab.views.catalog import TemplateView
 from lab.views.labs import PlannedNode
@@ -366,15 +366,15 @@ def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float)
         )
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
-        given = _given(order.spec)
+        given = _given(order)
         with start_slot(ctx, ours=not given) as give_back:
             formed = give_back if given else lambda: None
-            with _engines_failure(ctx, images.engine, order.spec, *late):
+            with _engines_failure(ctx, images.engine, order, *late):
                 form(ctx, formation, timeout, formed=formed)
             if warm:
                 warm_up(ctx, nodes, images)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
-                with _engines_failure(ctx, images.engine, order.spec, *late, CommandFailed):
+                with _engines_failure(ctx, images.engine, order, *late, CommandFailed):
                     rehearse(ctx, nodes, timeout=timeout)
                 capture = freeze(ctx, template_ref(name), nodes, images, order.blueprint, warm=warm)
         finish(ctx, capture, time.time() - began)
@@ -382,14 +382,14 @@ def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float)
         failures.withdraw(ctx, images.engine.recipe)
 
 
-def _given(spec: LabSpec) -> bool:
+def _given(order: Order) -> bool:
     """Whether a user decides what the servers of a template have, read or execute."""
-    options = spec.options
-    return bool(spec.image or options.set or options.my_cnf or options.init)
+    options = order.blueprint.options
+    return bool(order.spec.image or options.set or options.my_cnf or options.init)
 
 
 def _engines_failure(
-    ctx: Context, image: Image, spec: LabSpec, *kinds: type[LabError]
+    ctx: Context, image: Image, order: Order, *kinds: type[LabError]
 ) -> AbstractContextManager[None]:
     """Record what fails in the block as the engine's failure (failures.py).
 
@@ -397,12 +397,12 @@ def _engines_failure(
     not if it has formed a cluster before: the same image works here then.
     """
     # Nor if nodes are smaller than usual: a server may need more.
-    usual = NodeSize()
+    size, usual = order.spec.size, NodeSize()
     if (
-        _given(spec)
-        or spec.options.node
-        or spec.size.memory < usual.memory
-        or spec.size.cpus < usual.cpus
+        _given(order)
+        or order.blueprint.options.node
+        or size.memory < usual.memory
+        or size.cpus < usual.cpus
         or any(r.image == image.key and r.state != "building" for r in ctx.store.templates.all())
     ):
         return nullcontext()

@@ -16,6 +16,7 @@ from lab.blueprints import (
     blueprint,
     blueprint_of,
     check_kinds,
+    planned,
     planned_by,
 )
 from lab.blueprints.dialects import dialect_of, lacks
@@ -35,6 +36,7 @@ from lab.lifecycle.images.image import ImageSpec
 from lab.lifecycle.images.initial import check_initial
 from lab.lifecycle.images.ready import Image, Images
 from lab.names import is_engine_name
+from lab.options import Options
 from lab.paths import Home
 from lab.spec import LabSpec
 from lab.units import format_size
@@ -77,15 +79,17 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
 
     Raises InvalidSpec if there can be no such lab, NotFound for its dataset or image.
     """
-    spec, there = pinned(with_image(ctx, spec)), added.families(ctx.home.engines)
+    image = image_of(ctx, spec)
+    spec = replace(spec, dataset="", image=image, options=pinned(spec.blueprint, spec.options))
     plan, profile = blueprint_of(spec), ctx.settings.profile_of(spec.profile)
-    nodes, layout = planned_by(plan, spec, there), ctx.settings.layout
-    for name in {*spec.options.engines.values()} & there.keys():
+    there, layout = added.families(ctx.home.engines), ctx.settings.layout
+    nodes = planned_by(plan, spec.size, spec.engine, there)
+    for name in {*plan.options.engines.values()} & there.keys():
         required(ctx.home, plan, name)
-    if spec.image:
-        choices = [_required_image(ctx, plan, spec, profile)]
+    if image:
+        choices = [_required_image(ctx, plan, image, spec.engine, profile)]
     else:
-        names = _possible(plan, spec, nodes, there)
+        names = _possible(plan, nodes, there)
         if spec.engine:
             names = [required(ctx.home, plan, spec.engine)]
         choices = [ImageSpec(name, layout, profile, ctx.home.engines) for name in names]
@@ -106,70 +110,72 @@ def of_existing(ctx: Context, spec: LabSpec) -> Order:
     What its engines are called now is not asked: one may have been removed, or replaced, since.
     """
     plan = blueprint_of(spec)
-    nodes = planned_by(plan, replace(spec, options=replace(spec.options, node=())))
+    nodes = planned(replace(spec, options=replace(spec.options, node=())))
     profile = ctx.settings.profile_of(spec.profile)
     return Order(spec, plan, nodes, profile, choices=(), others=())
 
 
-def with_image(ctx: Context, spec: LabSpec) -> LabSpec:
-    """``spec`` with the image of its dataset, if it has one; raises NotFound, InvalidSpec."""
+def image_of(ctx: Context, spec: LabSpec) -> str:
+    """The image that ``spec`` requires: the one it names, or that of its dataset; else empty.
+
+    Raises NotFound, InvalidSpec.
+    """
     if not spec.dataset:
-        return spec
+        return spec.image
     recipe = required(ctx.home, blueprint_of(spec), spec.engine) if spec.engine else ""
-    found = images.version_named(ctx, spec.dataset, recipe=recipe, engine=spec.engine)
-    return replace(spec, dataset="", image=found.key)
+    return images.version_named(ctx, spec.dataset, recipe=recipe, engine=spec.engine).key
 
 
-def pinned(spec: LabSpec) -> LabSpec:
-    """``spec`` with the series of each node's engine, as ENGINE alone means another one later.
+def pinned(blueprint_name: str, options: Options) -> Options:
+    """``options`` with the series of each node's engine, as ENGINE alone means another one later.
 
     An engine that is not known stays as it is: the plan of the nodes refuses it.
     """
-    if not spec.options.node:
-        return spec
+    if not options.node:
+        return options
     found = []
-    for node, engine in spec.options.engines.items():
+    for node, engine in options.engines.items():
         with suppress(InvalidSpec):
-            plan = blueprint(spec.blueprint)
+            plan = blueprint(blueprint_name)
             recipe = enginefile.recipe(engine, plan.engines, plan.name)
             engine = enginefile.named(recipe)  # noqa: PLW2901
         found.append(f"{node}={engine}")
-    return replace(spec, options=replace(spec.options, node=tuple(found)))
+    return replace(options, node=tuple(found))
 
 
-def _possible(
-    plan: Blueprint, spec: LabSpec, nodes: Sequence[NodePlan], there: Mapping[str, str]
-) -> list[str]:
+def _possible(plan: Blueprint, nodes: Sequence[NodePlan], there: Mapping[str, str]) -> list[str]:
     """The recipes that the lab's engine may have, best first, beside the engines of nodes."""
-    given = [node for node in nodes if node.name in spec.options.engines]
+    given = [node for node in nodes if node.name in plan.options.engines]
     if given and all(node in given for node in nodes if node.has_server):
         return [given[0].recipe]
     kinds = {enginefile.kind_of(node.recipe, there) for node in given}
     return [name for name in plan.engines if not kinds or enginefile.kind_of(name) in kinds]
 
 
-def _required_image(ctx: Context, plan: Blueprint, spec: LabSpec, profile: Profile) -> ImageSpec:
-    """The image that ``spec`` names, which must be there.
+def _required_image(
+    ctx: Context, plan: Blueprint, image: str, engine: str, profile: Profile
+) -> ImageSpec:
+    """The image ``image``, which must be there, and of ``engine`` unless that is empty.
 
     It may have been made from another version of its recipe, or on another host.
     """
-    record = images.named(ctx, spec.image)
+    record = images.named(ctx, image)
     recipes = enginefile.recipes_of(plan.engines)
-    if spec.engine:
-        recipes = (required(ctx.home, plan, spec.engine),)
+    if engine:
+        recipes = (required(ctx.home, plan, engine),)
     # That of a build which was added elsewhere, or removed, is of the family that its record names.
-    of_family = not spec.engine and enginefile.family_of(record.engine).suits(plan.engines)
+    of_family = not engine and enginefile.family_of(record.engine).suits(plan.engines)
     if record.recipe not in recipes and not of_family:
         raise InvalidSpec(
             f"{plan.name} cannot use the image {record.key}",
             hint=f"one of these recipes: {', '.join(recipes)}",
         )
-    if record.dataset and spec.options.node:
+    if record.dataset and plan.options.node:
         raise InvalidSpec(
             f"{record.key} is the image of the dataset {record.dataset}, and all servers have it",
             hint="leave out the engines of nodes",
         )
-    engines = [required(ctx.home, plan, engine) for engine in spec.options.engines.values()]
+    engines = [required(ctx.home, plan, one) for one in plan.options.engines.values()]
     there = added.families(ctx.home.engines)
     if record.recipe in there:
         check_features(added.named(ctx.home.engines, record.recipe), plan)
@@ -234,17 +240,17 @@ def _file_of(build: Build) -> Callable[[str], str]:
     return lambda feature: files.get(feature, feature)
 
 
-def recipe_of(spec: LabSpec) -> str:
-    """The recipe of the engine that ``spec`` requires; as the engine's name if there is none.
+def recipe_of(blueprint_name: str, engine: str) -> str:
+    """The recipe of a required ``engine``; as the engine's name if there is none.
 
     One of another version of lab may be recorded, or requested of a service elsewhere; an added one
     has the name of its recipe.
     """
     try:
-        plan = blueprint(spec.blueprint)
-        return enginefile.recipe(spec.engine, plan.engines, plan.name)
+        plan = blueprint(blueprint_name)
+        return enginefile.recipe(engine, plan.engines, plan.name)
     except InvalidSpec:
-        return spec.engine
+        return engine
 
 
 def choose(ctx: Context, order: Order) -> tuple[ImageSpec, str]:

@@ -53,10 +53,10 @@ def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "")
     ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.
     """
     size = spec.size
-    recipe = recipe_of(spec) if spec.engine else recipe
+    recipe = recipe_of(spec.blueprint, spec.engine) if spec.engine else recipe
     return Configuration(
         spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image,
-        options=_json(pinned(spec).options.shown),
+        options=_json(pinned(spec.blueprint, spec.options).shown),
     )  # fmt: skip
 
 

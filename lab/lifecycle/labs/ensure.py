@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -10,16 +11,17 @@ from lab import options
 from lab.errors import Busy, Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.image import named
-from lab.lifecycle.images.order import resolve, with_image
+from lab.lifecycle.images.order import image_of, resolve
 from lab.lifecycle.labs import configuration
+from lab.lifecycle.labs.configuration import Configuration
 from lab.lifecycle.labs.reserve import new_record, reserved, traces
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import check_host, make
 from lab.lifecycle.nodes import inspect
 from lab.locks.named import held, lock
 from lab.requests.labs import CreateLab
-from lab.spec import LabSpec
 from lab.state.records import LabRecord
+from lab.users import User
 from lab.views.labs import LabView
 from lab.wait import Deadline
 
@@ -35,10 +37,16 @@ def ensure(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> L
     Raises as ``up``, and Conflict if the lab of that name is not as requested.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    spec = _with_existing_name(ctx, with_image(ctx, asked.spec))
-    if (found := _existing(ctx, spec, timeout)) is not None:
+    spec = replace(asked.spec, dataset="", image=image_of(ctx, asked.spec))
+    wanted = configuration.requested(
+        spec,
+        profile=ctx.settings.profile_of(spec.profile).name,
+        image=spec.image and named(ctx, spec.image).key,
+    )
+    name = spec.name or _name(ctx, wanted)
+    if (found := _existing(ctx, name, wanted, spec.options.user, timeout)) is not None:
         return found
-    order = resolve(ctx, spec)
+    order = resolve(ctx, replace(spec, name=name))
     check_host(ctx, order.nodes)
     with ExitStack() as stack:
         for left in reversed(range(_TRIES)):
@@ -46,43 +54,45 @@ def ensure(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> L
                 lab = stack.enter_context(reserved(ctx, new_record(ctx, order)))
                 break
             except Conflict as error:
-                taken = isinstance(error, Busy) or ctx.store.labs.find(spec.name)
-                if not spec.name or not taken or not left:
+                taken = isinstance(error, Busy) or ctx.store.labs.find(name)
+                if not name or not taken or not left:
                     raise
-            if (found := _existing(ctx, spec, timeout)) is not None:
+            if (found := _existing(ctx, name, wanted, spec.options.user, timeout)) is not None:
                 return found  # another command was faster
         return make(ctx, lab, asked, order, began, timeout)
 
 
-def _with_existing_name(ctx: Context, spec: LabSpec) -> LabSpec:
-    """``spec`` with the name of the lab that ``exist_ok`` means, where it has none.
+def _name(ctx: Context, wanted: Configuration) -> str:
+    """The name of the lab that is meant where none is requested.
 
-    That is the blueprint's, or if another home has that, the first of ours that fits.
+    It is the blueprint's, or if another home has that, the name of the first lab of ours that fits;
+    empty if none fits.
     """
-    plain = spec.blueprint
-    if spec.name or ctx.store.labs.find(plain) is not None or plain not in traces(ctx):
-        return replace(spec, name=spec.name or plain)
-    wanted, numbered = _requested(ctx, spec), f"{plain}-"
-    labs = (record for record in ctx.store.labs.all() if record.name.startswith(numbered))
+    plain = wanted.blueprint
+    if ctx.store.labs.find(plain) is not None or plain not in traces(ctx):
+        return plain
+    labs = (record for record in ctx.store.labs.all() if record.name.startswith(f"{plain}-"))
     fits = (r.name for r in labs if not configuration.differs(configuration.of_record(r), wanted))
-    return replace(spec, name=next(fits, ""))
+    return next(fits, "")
 
 
-def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
+def _existing(
+    ctx: Context, name: str, wanted: Configuration, accounts: Sequence[User], timeout: float
+) -> LabView | None:
     """The lab that has the name already, once it is ready; None if there is none.
 
     One that another command is making or starting is waited for. Raises Conflict if it is not
-    what ``spec`` asks for, NotReady if that takes more than ``timeout`` seconds.
+    as ``wanted``, or has other passwords of ``accounts``; NotReady if it takes more than
+    ``timeout`` seconds.
     """
-    name = spec.name
     if not name:
         return None
     deadline = Deadline.after(timeout)
     while True:
         record = ctx.store.labs.find(name)
         if record is not None and record.state in _MADE:
-            configuration.check(name, configuration.of_record(record), _requested(ctx, spec))
-            _check_accounts(record, spec)
+            configuration.check(name, configuration.of_record(record), wanted)
+            _check_accounts(record, accounts)
             try:
                 found = inspect.lab(ctx, name)
                 return found if found.state == "ready" else start(ctx, name, timeout=timeout)
@@ -93,24 +103,17 @@ def _existing(ctx: Context, spec: LabSpec, timeout: float) -> LabView | None:
         _until_free(ctx, name, deadline)
 
 
-def _check_accounts(record: LabRecord, spec: LabSpec) -> None:
+def _check_accounts(record: LabRecord, accounts: Sequence[User]) -> None:
     """Raise Conflict if the passwords of further accounts are others than those requested."""
     have, wanted = (
-        {user.name: user.native for user in of.user}
-        for of in (options.of(record.options), spec.options)
+        {user.name: user.native for user in users}
+        for users in (options.of(record.options).user, accounts)
     )
     if other := sorted(name for name in wanted if wanted[name] != have.get(name)):
         raise Conflict(
             f"lab {record.name} exists, and has another password for {', '.join(other)}",
             hint=f"`lab down {record.name}` removes it",
         )
-
-
-def _requested(ctx: Context, spec: LabSpec) -> configuration.Configuration:
-    profile = ctx.settings.profile_of(spec.profile).name
-    return configuration.requested(
-        spec, profile=profile, image=spec.image and named(ctx, spec.image).key
-    )
 
 
 def _until_free(ctx: Context, name: str, deadline: Deadline) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.blueprints import blueprint_of, planned_by
+from lab.blueprints import blueprint_of, planned
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
 from lab.hypervisor import Guest
@@ -50,11 +50,10 @@ def new_name(blueprint: str) -> str:
 
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
-    plan = blueprint_of(spec)
-    planned_by(plan, spec, added.families(settings.home.engines))
+    planned(spec, added.families(settings.home.engines))
     settings.profile_of(spec.profile)
     if spec.engine:
-        required(settings.home, plan, spec.engine)
+        required(settings.home, blueprint_of(spec), spec.engine)
 
 
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
@@ -190,6 +189,6 @@ def check_member(ctx: Context, name: str) -> None:
 def _recipe(spec: LabSpec) -> str:
     """The recipe of the image that a lab has; empty if that depends on what can be had."""
     if spec.engine:
-        return recipe_of(spec)
+        return recipe_of(spec.blueprint, spec.engine)
     engines = blueprint_of(spec).engines
     return next(iter(engines)) if len(engines) == 1 else ""

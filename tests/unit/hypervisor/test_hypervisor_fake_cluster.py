@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.blueprints import Engine, Member, Release
+from lab.blueprints import Engine, Member, Release, with_options
 from lab.blueprints.galera import GALERA
 from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, HostUnfit, NotReady
@@ -21,7 +21,8 @@ from lab.hypervisor import Capabilities, DirectBoot, GuestShape, GuestSpec, Memo
 from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
-from lab.spec import LabSpec, NodeSize
+from lab.options import NONE
+from lab.spec import NodeSize
 from lab.units import MIB
 
 HOME = "0badcafe"
@@ -41,7 +42,7 @@ class World:
         ports = list(range(first_port, first_port + 2 * nodes)) if first_port else []
         found = []
         image = Image("i", "r", DirectBoot(self.root / "kernel", self.root / "initrd", ""), ENGINE)
-        plans = GALERA.plan(LabSpec("galera", nodes=nodes, size=SIZE))
+        plans = with_options("galera", NONE, nodes).plan(SIZE)
         planned = plan(owner, plans, Images(image), ports)
         for node in planned:
             volume = VolumeName(owner, node.name, "os")

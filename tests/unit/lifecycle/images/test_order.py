@@ -21,7 +21,7 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
 from lab.requests.labs import BranchLab, CreateLab
-from lab.spec import LabSpec
+from lab.spec import NodeSize
 from tests.support.lifecycle_world import World, lab_request
 from tests.support.mixed import FRONT, Mixed, register
 
@@ -33,10 +33,10 @@ PLANNED: list[str] = []
 class Counted(Mixed):
     """Says how often its nodes are planned."""
 
-    def plan(self, spec: LabSpec) -> tuple[NodePlan, ...]:
+    def plan(self, size: NodeSize) -> tuple[NodePlan, ...]:
         """See Blueprint."""
-        PLANNED.append(spec.name)
-        return super().plan(spec)
+        PLANNED.append(self.name)
+        return super().plan(size)
 
 
 COUNTED = Counted()

@@ -265,7 +265,7 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
         ]  # fmt: skip
         plans = [Mixed(front=one) for one in fronts]
         order = resolve(ctx, REQUEST.spec)
-        orders = [replace(order, blueprint=one, nodes=one.plan(REQUEST.spec)) for one in plans]
+        orders = [replace(order, blueprint=one, nodes=one.plan(REQUEST.spec.size)) for one in plans]
         keys = {template.key_of(ctx, one, all_) for one in orders}
     assert len(keys) == len(fronts)
 
