@@ -128,22 +128,10 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     @classmethod
     def of(cls, spec: LabSpec, **more: Any) -> Self:
         """The request for a lab with the specification ``spec``; ``more``: further fields."""
-        values = {
-            "blueprint": spec.blueprint,
-            "name": spec.name,
-            "nodes": spec.nodes,
-            "engine": spec.engine,
-            "memory": spec.size.memory,
-            "cpus": spec.size.cpus,
-            "disk": spec.size.disk,
-            "ttl": spec.ttl,
-            "profile": spec.profile,
-            "snapshots": str(spec.snapshots),
-            "image": spec.image,
-            "dataset": spec.dataset,
-            "options": spec.options.said,
-        }
-        return cls(**{**values, **more})
+        as_json = {"snapshots": str(spec.snapshots), "options": spec.options.said}
+        values = {**vars(spec), **vars(spec.size), **as_json}
+        own = {name: values[name] for name in cls.__struct_fields__ if name in values}
+        return cls(**{**own, **more})
 
     @cached_property
     def spec(self) -> LabSpec:
@@ -192,11 +180,6 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     ] = False
     owner: Annotated[str, HOST_ONLY] = ""
     """The token's name."""
-
-    @classmethod
-    def of(cls, spec: LabSpec, **more: Any) -> Self:
-        """See ``ClusterRequest``."""
-        return super().of(spec, **{"accept_pooled_name": spec.accept_pooled_name, **more})
 
     @property
     def may_differ(self) -> bool:
