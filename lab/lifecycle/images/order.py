@@ -86,12 +86,11 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
     nodes = planned_by(plan, spec.size, spec.engine, there)
     for name in {*plan.options.engines.values()} & there.keys():
         required(ctx.home, plan, name)
+    recipe = spec.engine and required(ctx.home, plan, spec.engine)
     if image:
-        choices = [_required_image(ctx, plan, image, spec.engine, profile)]
+        choices = [_required_image(ctx, plan, image, recipe, profile)]
     else:
-        names = _possible(plan, nodes, there)
-        if spec.engine:
-            names = [required(ctx.home, plan, spec.engine)]
+        names = [recipe] if recipe else _possible(plan, nodes, there)
         choices = [ImageSpec(name, layout, profile, ctx.home.engines) for name in names]
     others = dict.fromkeys(node.recipe for node in nodes if node.recipe)
     return Order(
@@ -153,18 +152,16 @@ def _possible(plan: Blueprint, nodes: Sequence[NodePlan], there: Mapping[str, st
 
 
 def _required_image(
-    ctx: Context, plan: Blueprint, image: str, engine: str, profile: Profile
+    ctx: Context, plan: Blueprint, image: str, recipe: str, profile: Profile
 ) -> ImageSpec:
-    """The image ``image``, which must be there, and of ``engine`` unless that is empty.
+    """The image ``image``, which must be there, and of ``recipe`` unless that is empty.
 
     It may have been made from another version of its recipe, or on another host.
     """
     record = images.named(ctx, image)
-    recipes = enginefile.recipes_of(plan.engines)
-    if engine:
-        recipes = (required(ctx.home, plan, engine),)
+    recipes = (recipe,) if recipe else enginefile.recipes_of(plan.engines)
     # That of a build which was added elsewhere, or removed, is of the family that its record names.
-    of_family = not engine and enginefile.family_of(record.engine).suits(plan.engines)
+    of_family = not recipe and enginefile.family_of(record.engine).suits(plan.engines)
     if record.recipe not in recipes and not of_family:
         raise InvalidSpec(
             f"{plan.name} cannot use the image {record.key}",
