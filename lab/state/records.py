@@ -36,21 +36,44 @@ def kind_of(field: Field[Any]) -> tuple[Kind, bool]:
     return kind, plain != field.type
 
 
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """What was requested of a lab or of the labs of a template; ``requested`` has the values."""
+
+    blueprint: str
+    node_count: int
+    """How many nodes; the blueprint may plan others, such as a proxy."""
+    memory: Large
+    """Bytes of RAM of a node."""
+    cpus: int
+    """Virtual CPUs of a node."""
+    disk: Large
+    """Bytes of a node's system volume; 0: as large as the image's."""
+    profile: str = "balanced"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The options of the blueprint; in a row as ``Options.said`` returns them."""
+
+
+def requested(spec: LabSpec, profile: str) -> dict[str, Any]:
+    """The fields of ``Requested`` that ``spec`` has; ``profile``: the name of its profile."""
+    return {
+        "blueprint": spec.blueprint,
+        "node_count": spec.nodes,
+        **vars(spec.size),
+        "profile": profile,
+        "options": spec.options.said,
+    }
+
+
 @dataclass(frozen=True)
-class LabRecord:
+class LabRecord(Requested):
     """A lab."""
 
     name: str
-    blueprint: str
     engine: str
     engine_version: str
     image: str
     """The key of its engine's image."""
-    node_count: int
-    memory: Large
-    """The size that was requested for a node, with ``cpus`` and ``disk``."""
-    cpus: int
-    disk: Large
     state: LabState
     password: str = field(repr=False)
     """Of ``user``."""
@@ -71,7 +94,6 @@ class LabRecord:
     """How its last start went; None before."""
     why_cold: str = ""
     """Why that was not warm."""
-    profile: str = "balanced"
     snapshots: str = ""
     """The schedule of its snapshots."""
     project: str = ""
@@ -100,8 +122,6 @@ class LabRecord:
     """The label of the snapshot that it last was like; empty: as it was when it was made."""
     identity: Large = 0
     """What the identities of its servers follow from; 0: from what it is a clone of."""
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Its options, as ``Options.said`` returns them."""
 
     @property
     def usable(self) -> bool:
@@ -239,18 +259,12 @@ class ImageRecord:
 
 
 @dataclass(frozen=True)
-class TemplateRecord:
+class TemplateRecord(Requested):
     """A template."""
 
     key: str
     image: str
     """The key of its engine's image."""
-    blueprint: str
-    node_count: int
-    memory: Large
-    """The size that was requested for a node, with ``cpus`` and ``disk``."""
-    cpus: int
-    disk: Large
     fingerprint: str
     """Of the hypervisor, for the RAM image."""
     state: TemplateState
@@ -262,7 +276,6 @@ class TemplateRecord:
     """0 until it is ready."""
     form_seconds: float = 0.0
     """0 until it is ready."""
-    profile: str = "balanced"
     why: str = ""
     """Why it is broken, or why its RAM is no longer restored; else empty."""
     project: str = ""
@@ -272,8 +285,6 @@ class TemplateRecord:
     source: str = ""
     """The snapshot of a lab in use that it was captured from, which no request for a freshly formed
     cluster uses; else empty."""
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Its options, as ``Options.said`` returns them."""
 
     @property
     def spec(self) -> LabSpec:
@@ -286,7 +297,7 @@ class TemplateRecord:
         return frozenset({self.image, *(str(node["image"]) for node in self.nodes.values())})
 
 
-def _spec(record: LabRecord | TemplateRecord) -> LabSpec:
+def _spec(record: Requested) -> LabSpec:
     return LabSpec(
         record.blueprint,
         nodes=record.node_count,

@@ -247,8 +247,8 @@ def test_a_specification_is_parsed_once() -> None:
 def test_a_job_concerns_the_lab_that_was_meant() -> None:
     """Protects a lab from jobs for another that had its name before."""
     lab = LabRecord(
-        "shop", "pxc", "percona", "8.4", "image", 3, 768 * MIB, 1, 0, "ready", "secret", "lab",
-        "ci", CREATED,
+        "shop", "percona", "8.4", "image", "ready", "secret", "lab", "ci", CREATED,
+        blueprint="pxc", node_count=3, memory=768 * MIB, cpus=1, disk=0,
     )  # fmt: skip
     assert concerns(job_of("stop", {"created_at": CREATED}), lab)
     assert concerns(job_of("stop", {}), lab)

@@ -78,8 +78,9 @@ def recorded(ctx: Context, name: str) -> None:
     """A stopped lab with two nodes, each with a real volume that holds something."""
     ctx.store.labs.add(
         LabRecord(
-            name, "galera", "mariadb", "0.0", "image", 2, 384 << 20, 1, 0, "stopped", "secret",
-            "lab", "tester", time.time(), template="template", started="warm", ready_seconds=1.0,
+            name, "mariadb", "0.0", "image", "stopped", "secret", "lab", "tester", time.time(),
+            blueprint="galera", node_count=2, memory=384 << 20, cpus=1, disk=0,
+            template="template", started="warm", ready_seconds=1.0,
         )
     )  # fmt: skip
     nodes = [NodeRecord(name, f"n{i}", i, "member", f"lab-{name}-n{i}", 1, 2) for i in (1, 2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
@@ -16,7 +17,7 @@ from lab.lifecycle.images.ready import Images
 from lab.locks.named import held, lock
 from lab.names import GuestName, Owner
 from lab.options import described, shown
-from lab.state.records import TemplateRecord
+from lab.state.records import TemplateRecord, requested
 from lab.undo import Undo
 from lab.units import counted
 
@@ -183,19 +184,13 @@ def record_for(
     source: str = "",
 ) -> TemplateRecord:
     """The record of a template that is being made for an order."""
-    spec = order.spec
+    spec = replace(order.spec, options=order.spec.options.of_template)
     return TemplateRecord(
         key=name,
         image=images.engine.key,
-        blueprint=spec.blueprint,
-        node_count=spec.nodes,
-        memory=spec.size.memory,
-        cpus=spec.size.cpus,
-        disk=spec.size.disk,
         fingerprint=base(name),
         state="building",
         warm=warm,
-        profile=order.profile.name,
         created_at=began,
         used_at=began,
         project=ctx.origin.project,
@@ -204,7 +199,7 @@ def record_for(
             for node in order.nodes
         },
         source=source,
-        options=spec.options.of_template.said,
+        **requested(spec, order.profile.name),
     )
 
 

@@ -5,46 +5,40 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lab import options
 from lab.errors import Conflict
 from lab.lifecycle.images.order import pinned, recipe_of
 from lab.spec import LabSpec
+from lab.state import records
+from lab.state.records import LabRecord, Requested
 from lab.units import format_size
 
 if TYPE_CHECKING:
-    from lab.state.records import LabRecord
     from lab.views.labs import LabView
 
 _BYTES = ("memory", "disk")
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """The configuration of a lab, or a requested one.
+@dataclass(frozen=True, kw_only=True)
+class Configuration(Requested):
+    """The configuration of a lab, or a requested one; options are as ``Options.shown`` has them.
 
-    There an empty text or a ``disk`` of 0 matches anything.
+    In a requested one an empty text or a ``disk`` of 0 matches anything.
     """
 
-    blueprint: str
-    nodes: int
-    """How many were requested; others that the blueprint plans, such as a proxy, follow from that.
-    """
-    memory: int
-    """Of a node, in bytes."""
-    cpus: int
-    disk: int = 0
-    """Of a node, in bytes."""
-    profile: str = ""
     recipe: str = ""
     """The recipe of the image."""
     image: str = ""
     """The image's key."""
     pool: str = ""
     """The warm pool that the lab is in."""
-    options: str = ""
-    """What ``Options.shown`` returns, as JSON."""
+
+
+_FIELDS = tuple(field.name for field in fields(Configuration))
+_WORDS = {"node_count": "nodes"}
+"""The names of fields in messages, where they differ."""
 
 
 def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "") -> Configuration:
@@ -52,30 +46,33 @@ def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "")
 
     ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.
     """
-    size = spec.size
     recipe = recipe_of(spec.blueprint, spec.engine) if spec.engine else recipe
-    return Configuration(
-        spec.blueprint, spec.nodes, size.memory, size.cpus, size.disk, profile, recipe, image,
-        options=_json(pinned(spec.blueprint, spec.options).shown),
-    )  # fmt: skip
+    shown = pinned(spec.blueprint, spec.options).shown
+    values = {**records.requested(spec, profile), "options": shown}
+    return Configuration(**values, recipe=recipe, image=image)
 
 
 def of_record(record: LabRecord) -> Configuration:
     """The configuration of a recorded lab."""
+    values = {field.name: getattr(record, field.name) for field in fields(Requested)}
+    values["options"] = options.shown(record.options)
     return Configuration(
-        record.blueprint, record.node_count, record.memory, record.cpus, record.disk,
-        record.profile, record.image.rpartition("-")[0], record.image, record.pool,
-        _json(options.shown(record.options)),
-    )  # fmt: skip
+        **values, recipe=_recipe_in(record.image), image=record.image, pool=record.pool
+    )
 
 
 def of_view(view: LabView) -> Configuration:
     """The configuration of a lab as a service describes it."""
     return Configuration(
-        view.blueprint, view.requested_nodes, view.memory, view.cpus, view.disk or 0,
-        view.profile, view.image.rpartition("-")[0], view.image,
-        options=_json(view.options),
+        blueprint=view.blueprint, node_count=view.requested_nodes, memory=view.memory,
+        cpus=view.cpus, disk=view.disk or 0, profile=view.profile, options=view.options,
+        recipe=_recipe_in(view.image), image=view.image,
     )  # fmt: skip
+
+
+def _recipe_in(key: str) -> str:
+    """The recipe that the key of an image begins with."""
+    return key.rpartition("-")[0]
 
 
 def differs(there: Configuration, wanted: Configuration, *, exact: bool = False) -> list[str]:
@@ -84,13 +81,12 @@ def differs(there: Configuration, wanted: Configuration, *, exact: bool = False)
     A field that is empty in ``wanted`` matches anything; with ``exact`` only an empty one.
     """
     found = []
-    for field in fields(Configuration):
-        have, want = getattr(there, field.name), getattr(wanted, field.name)
-        is_open = not want and field.name not in ("pool", "options") and not exact
+    for name in sorted(_FIELDS, key=lambda name: name == "options"):  # last: the longest text
+        have, want = (_plain(getattr(one, name)) for one in (there, wanted))
+        is_open = not want and name not in ("pool", "options") and not exact
         if have != want and not is_open:
-            found.append(
-                f"{field.name} {_shown(field.name, have)}, requested {_shown(field.name, want)}"
-            )
+            word = _WORDS.get(name, name)
+            found.append(f"{word} {_shown(name, have)}, requested {_shown(name, want)}")
     return found
 
 
@@ -103,8 +99,11 @@ def check(name: str, there: Configuration, wanted: Configuration) -> None:
         )
 
 
-def _json(options: Mapping[str, Any]) -> str:
-    return json.dumps(options, sort_keys=True) if options else ""
+def _plain(value: object) -> object:
+    """A value that can be compared: options as JSON, as a service's answer has no tuples."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, sort_keys=True) if value else ""
+    return value
 
 
 def _shown(name: str, value: object) -> str:

@@ -14,7 +14,7 @@ from lab.lifecycle.core.release import branches, forget
 from lab.lifecycle.images.order import Order
 from lab.locks.named import lock
 from lab.names import Owner, lab_of
-from lab.state.records import LabRecord
+from lab.state.records import LabRecord, requested
 
 _TRIES = 20
 """Attempts to reserve a free name that other commands may take first."""
@@ -25,17 +25,10 @@ def new_record(ctx: Context, order: Order) -> LabRecord:
     spec, now = order.spec, time.time()
     return LabRecord(
         name=spec.name,
-        blueprint=spec.blueprint,
         engine=spec.engine.partition(":")[0],  # as requested, until it is chosen
         engine_version=spec.engine.partition(":")[2],
         image="",
-        node_count=spec.nodes,
-        memory=spec.size.memory,
-        cpus=spec.size.cpus,
-        disk=spec.size.disk,
         snapshots=str(spec.snapshots),
-        options=spec.options.said,
-        profile=order.profile.name,
         state="creating",
         password="",
         user="",
@@ -44,6 +37,7 @@ def new_record(ctx: Context, order: Order) -> LabRecord:
         expires_at=None if spec.ttl is None else now + spec.ttl,
         address=ctx.settings.publish,
         host=ctx.settings.published_as,
+        **requested(spec, order.profile.name),
         **vars(ctx.origin),
     )
 

@@ -38,8 +38,11 @@ def record(root: Path, count: int) -> None:
     with Store(Home(root)) as store, store.transaction():
         for number in range(count):
             store.labs.add(
-                LabRecord(f"lab-{number}", "pxc", "", "", "", 3, 0, 1, 0, "ready", "", "", "", 0.0)
-            )
+                LabRecord(
+                    f"lab-{number}", "", "", "", "ready", "", "", "", 0.0,
+                    blueprint="pxc", node_count=3, memory=0, cpus=1, disk=0,
+                )
+            )  # fmt: skip
 
 
 def test_all_that_was_printed_arrives(env: Mapping[str, str]) -> None:

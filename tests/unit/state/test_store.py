@@ -13,8 +13,17 @@ from sqlalchemy import event
 
 from lab.errors import Conflict, LabError, NotFound
 from lab.names import Owner
+from lab.options import Options
 from lab.paths import Home
-from lab.state.records import ImageRecord, LabRecord, LabWithNodes, NodeRecord, TemplateRecord
+from lab.spec import LabSpec, NodeSize
+from lab.state.records import (
+    ImageRecord,
+    LabRecord,
+    LabWithNodes,
+    NodeRecord,
+    TemplateRecord,
+    requested,
+)
 from lab.state.store import Store
 
 
@@ -44,8 +53,17 @@ def node(lab_name: str, idx: int) -> NodeRecord:
 
 IMAGE = ImageRecord("img", "mariadb", "mariadb", "11.8", "building", 1.0, 1.0)
 TEMPLATE = TemplateRecord(
-    "tpl", "img", "galera", 3, 8 << 30, 1, 0, "fp", "building", warm=False, created_at=1, used_at=1
-)
+    "tpl", "img", "fp", "building", warm=False, created_at=1, used_at=1,
+    blueprint="galera", node_count=3, memory=8 << 30, cpus=1, disk=0,
+)  # fmt: skip
+
+
+def test_a_record_has_what_was_requested() -> None:
+    """Protects branches and templates: the plan of their nodes follows from the record."""
+    options = Options(topology="chain", delay=60.0, on=("n3",))
+    size = NodeSize(memory=1 << 30, cpus=2, disk=8 << 30)
+    spec = LabSpec("replication", nodes=5, size=size, profile="fast", options=options)
+    assert lab(**requested(spec, "fast")).spec == spec
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from lab.views.labs import LabView, NodeView
 
 IMAGE = "percona-xtradb-cluster-0123456789abcdef"
 RECORD = LabRecord(
-    "shop", "pxc", "percona", "8.4", IMAGE, 3, 768 << 20, 1, 0, "ready", "secret", "lab", "me", 1.0
-)
+    "shop", "percona", "8.4", IMAGE, "ready", "secret", "lab", "me", 1.0,
+    blueprint="pxc", node_count=3, memory=768 << 20, cpus=1, disk=0,
+)  # fmt: skip
 NODES = tuple(NodeView(f"n{i}", "member", "ready", "127.0.0.1", 1, 2, "g") for i in (1, 2, 3))
 VIEW = LabView(
     "shop", "pxc", "percona", "8.4", "ready", NODES, "lab", "secret", "", image=IMAGE,

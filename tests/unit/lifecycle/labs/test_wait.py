@@ -97,8 +97,9 @@ def test_time_is_up_while_it_is_being_made(world: World) -> None:
     with world.open() as ctx, lock(ctx.home, "lab", "shop"):
         ctx.store.labs.add(
             LabRecord(
-                "shop", "galera", "", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
+                "shop", "", "", "", "creating", "", "", "me", time.time(),
+                blueprint="galera", node_count=2, memory=1, cpus=1, disk=0,
             )
-        )
+        )  # fmt: skip
         with pytest.raises(NotReady, match="still being created"):
             wait(ctx, "shop", timeout=0.3)

@@ -132,8 +132,9 @@ def _list_then(ctx: Context, act: Callable[[], object]) -> None:
 
 def _creating() -> LabRecord:
     return LabRecord(
-        "shop", "galera", "mariadb", "", "", 2, 1, 1, 0, "creating", "", "", "me", time.time()
-    )
+        "shop", "mariadb", "", "", "creating", "", "", "me", time.time(),
+        blueprint="galera", node_count=2, memory=1, cpus=1, disk=0,
+    )  # fmt: skip
 
 
 def test_gc_respects_a_lease_that_was_just_extended(world: World) -> None:
