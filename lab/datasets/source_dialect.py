@@ -1,20 +1,24 @@
 """Which server a source is of, by its first bytes: known before anything is read or loaded.
 
 What cannot be read is of no known server: an error is that of the reader, which says more.
+
+A directory of mydumper names its server nowhere. It has the server's position, whose GTIDs each
+family writes in a form of its own, and what the server showed of its databases and tables.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from lab.config.enginefile import DialectName
-from lab.datasets.dump import chunks
+from lab.datasets.dump import chunks, statements
 from lab.datasets.kinds import sql
 from lab.datasets.source import (
     BackupDirectory,
@@ -35,6 +39,32 @@ _PARTS = 32
 _GREETING = 256
 """Bytes of a server's first packet in which its version is."""
 _MARIADB: DialectName = "mariadb"
+_FILES = 1000
+"""Files of tables of a directory of mydumper that are looked at, at most."""
+_POSITION = re.compile(
+    rb"^(?:SHOW MASTER STATUS:|\[(?:master|source)\])[^\S\n]*\n(?:(?!\[|SHOW )[^\n]*\n){0,9}?"
+    rb"[#\s]*(?:GTID:|executed_gtid_set\s*=)[^\S\n]*\"?([^\s\"]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The server's own position in ``metadata`` of mydumper, as 0.10 and as later ones write it; not
+that of the server which it replicates from."""
+_GTIDS: Mapping[DialectName, re.Pattern[bytes]] = {
+    "mariadb": re.compile(rb"\d+-\d+-\d+(?:,|\Z)"),
+    "mysql": re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:"),
+}
+_SHOWN: Mapping[DialectName, re.Pattern[bytes]] = {
+    # Its current_timestamp() since 10.2, and its default collations since 11.5.
+    "mariadb": re.compile(
+        rb"\bDEFAULT current_timestamp\(|\bCOLLATE[ =]\w*(?:uca1400|nopad)_"
+        rb"|\ACREATE SEQUENCE\b|\bWITH SYSTEM VERSIONING\b"
+    ),
+    # Each database since 8.0.16 has /*!80016 DEFAULT ENCRYPTION='N' */. MariaDB writes no comment
+    # of a version that it does not have itself.
+    "mysql": re.compile(rb"/\*!8\d{4}\s|(?m:^)[^\S\n]*'' json\b"),
+}
+"""What only a server of the family shows of databases and tables (SHOW CREATE). No sign is a
+collation utf8mb4_0900, which MariaDB has since 11.4.5."""
+_QUOTED = re.compile(rb"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
 SourceDialect = DialectName | Literal[""]
 
 
@@ -59,30 +89,64 @@ def dialect_of_source(source: Source) -> SourceDialect:
 def _of_directory(source: DumpDirectory) -> SourceDialect:
     if source.layout == "mysqlsh":
         return "mysql"
+    if source.layout == "mydumper":
+        return _of_mydumper(source.path)
     with suppress(OSError):
         files = sorted(source.path.rglob("*.sql*"))[:1]
         return next(map(_of_file, files), "")
     return ""
 
 
+def _of_mydumper(top: Path) -> SourceDialect:
+    if position := _POSITION.search(_head(top / "metadata")):
+        for dialect, written in _GTIDS.items():
+            if written.match(position[1]):
+                return dialect
+    with suppress(OSError):
+        databases = sorted(top.glob("*-schema-create.sql*"))
+        others = [*top.glob("*-schema-sequence.sql*"), *top.glob("*-schema.sql*")]
+        for path in [*databases, *sorted(others)][:_FILES]:
+            if found := _shown(_head(path)):
+                return found
+    return ""
+
+
+def _shown(text: bytes) -> SourceDialect:
+    """Whose server has shown what a file creates; strings and names are no signs."""
+    found: set[DialectName] = set()
+    with suppress(LabError):  # a file may end anywhere
+        for one in statements([text]):
+            if one.text.startswith(b"CREATE "):
+                bare = _QUOTED.sub(b"''", one.text)
+                found |= {name for name, sign in _SHOWN.items() if sign.search(bare)}
+    return found.pop() if len(found) == 1 else ""
+
+
 def _of_file(path: Path) -> SourceDialect:
-    try:
-        if not path.is_file():  # a pipe is read once
-            return ""
-        with path.open("rb") as file:
-            return _of_bytes(islice(chunks(file, HEAD), _PARTS))
-    except OSError:
-        return ""
+    return header(_head(path)).dialect
 
 
 def _of_bytes(data: Iterator[bytes]) -> SourceDialect:
+    return header(_first(data)).dialect
+
+
+def _head(path: Path) -> bytes:
+    """The first ``HEAD`` bytes of a file, unpacked; fewer where it cannot be read."""
+    with suppress(OSError):
+        if path.is_file():  # a pipe is read once
+            with path.open("rb") as file:
+                return _first(islice(chunks(file, HEAD), _PARTS))
+    return b""
+
+
+def _first(data: Iterator[bytes]) -> bytes:
     head = b""
     with suppress(LabError):  # a part of what is compressed is truncated
         for found in sql(data, "the dump"):
             head += found
             if len(head) >= HEAD:
                 break
-    return header(head).dialect
+    return head
 
 
 def _of_server(source: Server) -> SourceDialect:

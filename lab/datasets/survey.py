@@ -792,7 +792,7 @@ def suits(found: Found, engine: str, version: str) -> tuple[Misfit, ...]:
     if found.dialect and found.dialect != target:
         reasons.append(
             Misfit(
-                f"the dump is of {_title(found.dialect)} {short(found.version)},"
+                f"the dump is of {f'{_title(found.dialect)} {short(found.version)}'.strip()},"
                 f" the server is {named}",
                 "accounts, and SQL in views, routines and triggers may differ",
             )

@@ -31,6 +31,7 @@ from lab.datasets.source import (
     Source,
     StandardInput,
 )
+from lab.datasets.source_dialect import dialect_of_source
 from lab.datasets.survey import (
     FUNCTIONS_LIMIT,
     HEAD,
@@ -149,6 +150,8 @@ def write(
         if source is not None:
             with closing(_pieces(source, selection, path.parent, dialect, version)) as pieces:
                 found = _joined(written.piece(piece) for piece in pieces)
+            if isinstance(source, DumpDirectory) and source.layout == "mydumper":
+                found = replace(found, dialect=dialect_of_source(source))
         before = _own_session(dialect).encode()
         further = (
             written.piece(Piece(str(file), content(file, sql), before=before)) for file in files

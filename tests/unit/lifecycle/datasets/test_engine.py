@@ -117,6 +117,97 @@ def test_of_the_request(
     assert made(ctx, tmp_path / "shop.sql", content, **values) == (engine, plan)
 
 
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+TABLE = "/*!40101 SET NAMES binary*/;\n\nCREATE TABLE `t` (\n  `id` int{}\n) ENGINE=InnoDB{};\n"
+PLAIN = TABLE.format("(11) NOT NULL", " DEFAULT CHARSET=utf8mb4")
+
+
+def of_mydumper(
+    top: Path, position: str = "", database: str = "/*!40100 DEFAULT CHARACTER SET latin1 */",
+    table: str = PLAIN, further: str = "",
+) -> Path:  # fmt: skip
+    """A directory as mydumper writes it: 0.10, or another, by what ``position`` is."""
+    top.mkdir()
+    for name, text in {
+        "metadata": f"Started dump at: x\n{position}Finished dump at: x\n",
+        "shop-schema-create.sql": f"CREATE DATABASE `shop` {database};\n",
+        "shop.t-schema.sql": table,
+        "shop.t.sql": "/*!40101 SET NAMES binary*/;\nINSERT INTO `t` VALUES\n(1),\n(2);\n",
+        **(
+            {f"shop.s-schema{further}.sql": "CREATE SEQUENCE `s` start with 1;\n"}
+            if further
+            else {}
+        ),
+    }.items():
+        (top / name).write_text(text)
+    return top
+
+
+@pytest.mark.parametrize(
+    ("family", "written"),
+    [
+        ("mysql", {"database": "/*!40100 DEFAULT CHARACTER SET latin1 */"
+                               " /*!80016 DEFAULT ENCRYPTION='N' */"}),
+        ("mysql", {"table": TABLE.format(" NOT NULL,\n  `j` json DEFAULT NULL", "")}),
+        ("mysql", {"table": TABLE.format(" DEFAULT '3' /*!80023 INVISIBLE */", "")}),
+        ("mysql", {"position": f"SHOW MASTER STATUS:\n\tLog: b.1\n\tPos: 4\n\tGTID:{UUID}:1-5,\n"
+                               f"{UUID}:7\n\n"}),
+        ("mysql", {"position": "# Started\n[config]\nquote-character = BACKTICK\n\n[source]\n"
+                               f"# Channel_Name = ''\n# executed_gtid_set = \"{UUID}:1-5\"\n"
+                               "# SOURCE_LOG_FILE = \"b.1\"\n\n[replication]\n"
+                               "# executed_gtid_set = \"0-1-23\"\n"}),
+        ("mysql", {"position": "[master]\n# Channel_Name = ''\nFile = b.1\nPosition = 4\n"
+                               f"Executed_Gtid_Set = {UUID}:1-5\n"}),
+        ("mariadb", {"position": "SHOW MASTER STATUS:\n\tLog: b.1\n\tPos: 4\n\tGTID:0-1-23,1-2-4"
+                                 "\n\n"}),
+        ("mariadb", {"database": "/*!40100 DEFAULT CHARACTER SET utf8mb4 COLLATE"
+                                 " utf8mb4_uca1400_ai_ci */"}),
+        ("mariadb", {"table": TABLE.format("(11),\n  `at` time DEFAULT current_timestamp()", "")}),
+        ("mariadb", {"table": TABLE.format("(11)", " WITH SYSTEM VERSIONING")}),
+        ("mariadb", {"further": "-sequence"}),
+        # Of MySQL 5.7, or of MariaDB: a replica's position is that of another server.
+        ("", {}),
+        ("", {"position": "SHOW MASTER STATUS:\n\tLog: b.1\n\tPos: 4\n\tGTID:\n\n"
+                          f"SHOW SLAVE STATUS:\n\tHost: h\n\tGTID:{UUID}:1-5\n\n"}),
+        ("", {"position": "SHOW MASTER STATUS:\n\tLog: b.1\n\tPos: 4\n\tGTID:(null)\n\n"}),
+        # MariaDB has these names since 11.4.5, and strings and names say nothing.
+        ("", {"database": "/*!40100 DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_ai_ci */"}),
+        ("", {"table": TABLE.format("(11) COMMENT 'it''s /*!80023 INVISIBLE */ \\' WITH SYSTEM"
+                                    " VERSIONING',\n  `DEFAULT current_timestamp()` int(11)", "")}),
+        ("", {"table": "CREATE TABLE `t` (`a"}),
+    ],
+)  # fmt: skip
+def test_what_mydumper_writes_of_the_family(
+    tmp_path: Path, family: str, written: dict[str, str]
+) -> None:
+    top = of_mydumper(tmp_path / "dump", **written)
+    assert dialect_of_source(sources.parse(str(top))) == family
+    for path in top.glob("*.sql"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert dialect_of_source(sources.parse(str(top))) == family
+
+
+def test_a_directory_of_mydumper_is_loaded_into_its_family(
+    ctx: Context, world: World, tmp_path: Path
+) -> None:
+    """Protects from MariaDB in the place of MySQL; where that is wanted, it is said."""
+    table = "CREATE TABLE `t` (\n  `id` int\n);\n"  # the fake server has no engines
+    shown = "/*!80016 DEFAULT ENCRYPTION='N' */"
+    top = of_mydumper(tmp_path / "dump", database=shown, table=table)
+    view = dataset.create(ctx, CreateDataset(name="shop", source=str(top)))
+    assert view.engine.startswith("mysql")
+    assert not [note for note in world.notes if " is of " in note]
+    view = dataset.create(ctx, CreateDataset(name="crm", source=str(top), engine="mariadb"))
+    assert view.engine.startswith("mariadb")
+    assert any(
+        note.startswith("the dump is of MySQL, the server is MariaDB") for note in world.notes
+    )
+    plain = of_mydumper(tmp_path / "plain", table=table)
+    view = dataset.create(ctx, CreateDataset(name="plain", source=str(plain)))
+    assert view.engine.startswith("mariadb")
+
+
 def test_it_is_said_when_it_is_another(ctx: Context, world: World, tmp_path: Path) -> None:
     """Protects from tests on a server that nobody asked for: its blueprint has none of MySQL."""
     path = tmp_path / "shop.sql"
