@@ -13,7 +13,9 @@ import pytest
 
 from lab.config.enginefile import DialectName
 from lab.datasets import directory
+from lab.datasets.dump import statements
 from lab.datasets.source import DumpDirectory, parse
+from lab.datasets.source_dialect import dialect_of_source
 from lab.errors import CommandFailed, InvalidSpec
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
@@ -227,8 +229,12 @@ def test_what_mydumper_writes_of_mysql_is_loaded_as_it_was(
 ) -> None:
     """With the words and types of MySQL's own, in chunks, between servers of MySQL.
 
-    Without routines and events: mydumper 0.10 writes `SET character_set_client = ;` of newer MySQL.
+    Also with routines, for which mydumper 0.10 writes `SET character_set_client = ;`.
     """
+    sets = (
+        "SELECT routine_name, character_set_client FROM information_schema.routines"
+        " WHERE routine_schema = 'shop' ORDER BY 1"
+    )
     top = tmp_path / "dump"
     try:
         # The plugin of MySQL's accounts, where the library is not installed.
@@ -238,21 +244,100 @@ def test_what_mydumper_writes_of_mysql_is_loaded_as_it_was(
         with mysql_server.server() as db:
             # The library has no plugin for root's account.
             db.ask("CREATE USER dumper IDENTIFIED BY 'x'", "GRANT ALL ON *.* TO dumper")
-            made(db, OF_MYSQL)
-            before = facts(db)
+            made(db, OF_MYSQL + ROUTINES.strip())
+            db.ask("SET NAMES latin1", "CREATE PROCEDURE shop.q() COMMENT 'it''s; x' SELECT 'x'")
+            before = facts(db), db.ask(sets)
             start(
-                "-S", str(db.socket), "-u", "dumper", "-p", "x", "-o", str(top), "-G", "-k",
-                "-x", r"^(shop|crm)\.", "-r", "100",
+                "-S", str(db.socket), "-u", "dumper", "-p", "x", "-o", str(top), "-G", "-E", "-R",
+                "-k", "-x", r"^(shop|crm)\.", "-r", "100",
             )  # fmt: skip
+            assert dialect_of_source(parse(str(top))) == "mysql"
             spool = written(top, tmp_path / "spool", "mysql")
+            [note] = spool.found.notes
+            assert "3 routines were made" in note
             drop(db)
             argv = mysql_server.program(mysql_server.kept_root(), "usr/bin/mysql")
             argv += ["--no-defaults", f"--socket={db.socket}", "-uroot", "--batch", "--binary-mode"]
             argv.append("--default-character-set=utf8mb4")
             run(argv, timeout=60, stdin=spool.path.read_bytes())
-            assert facts(db) == before
+            assert (facts(db), db.ask(sets)) == before
     except NoServer as error:
         pytest.skip(str(error))
+
+
+MADE = """\
+SET @PREV_CHARACTER_SET_CLIENT=@@CHARACTER_SET_CLIENT;
+SET @PREV_CHARACTER_SET_RESULTS=@@CHARACTER_SET_RESULTS;
+SET @PREV_COLLATION_CONNECTION=@@COLLATION_CONNECTION;
+SET character_set_client = {client};
+SET character_set_results = {client};
+SET collation_connection = {collation};
+DROP PROCEDURE IF EXISTS `{name}`;
+CREATE DEFINER=`root`@`localhost` PROCEDURE `{name}`()
+BEGIN SELECT 1; \nSELECT ';'; END;
+SET character_set_client = @PREV_CHARACTER_SET_CLIENT;
+SET character_set_results = @PREV_CHARACTER_SET_RESULTS;
+SET collation_connection = @PREV_COLLATION_CONNECTION;
+"""
+"""A routine in a file ``-schema-post.sql`` of mydumper 0.10 (mydumper.c, ``set_charset``)."""
+
+
+def test_routines_of_newer_mysql_get_the_character_set_that_mydumper_misplaces(
+    tmp_path: Path,
+) -> None:
+    """Protects routines: the server would refuse an empty value, and a comment in its place."""
+    top = of_mydumper(tmp_path / "dump")
+    post = top / "shop-schema-post.sql"
+    right = MADE.format(name="a", client="latin1", collation="latin1_german1_ci")
+    wrong = {
+        "b": ("", "utf8mb4"),
+        "c": ("it's; a\ncomment;\nof lines", "latin1"),
+        "d": ("", ""),
+    }
+    post.write_text(
+        right
+        + "".join(
+            MADE.format(name=name, client=client, collation=collation)
+            for name, (client, collation) in wrong.items()
+        )
+    )
+    spool = written(top, tmp_path / "spool", "mysql")
+    [part] = [one for one in spool.parts if one.name == "dump/shop-schema-post.sql"]
+    text = spool.path.read_bytes()[part.offset : part.offset + part.size].decode()
+    found = [one.text.decode() for one in statements([text.encode()])]
+    values = [one for one in found if one.startswith("SET c") and "@PREV" not in one]
+    assert values == [
+        "SET character_set_client = latin1",
+        "SET character_set_results = latin1",
+        "SET collation_connection = latin1_german1_ci",
+        "SET character_set_client = utf8mb4",
+        "SET character_set_results = utf8mb4",
+        "SET character_set_connection = utf8mb4",
+        "SET character_set_client = latin1",
+        "SET character_set_results = latin1",
+        "SET character_set_connection = latin1",
+        "SET character_set_client = @@character_set_client",
+        "SET character_set_results = @@character_set_results",
+        "SET character_set_connection = @@character_set_connection",
+    ]
+    [note] = spool.found.notes
+    assert note.startswith(f"{post}: mydumper has written no collation")
+    assert "3 routines were made" in note
+    # Errors are found at the lines of the file.
+    data, drop = spool.path.read_bytes(), "DROP PROCEDURE IF EXISTS `d`"
+    where, _ = spool.blame([data], data.count(b"\n", 0, data.index(drop.encode())) + 1)
+    assert where.endswith(f"at line {post.read_text().split(drop)[0].count(chr(10)) + 1}")
+
+
+def test_routines_with_their_character_sets_stay_as_they_are(tmp_path: Path) -> None:
+    top = of_mydumper(tmp_path / "dump")
+    text = MADE.format(name="a", client="utf8mb4", collation="utf8mb4_uca1400_ai_ci")
+    text += MADE.format(name="b", client="binary", collation="binary")
+    (top / "shop-schema-post.sql").write_text(text)
+    spool = written(top, tmp_path / "spool")
+    assert spool.found.notes == ()
+    for line in ("utf8mb4_uca1400_ai_ci", "binary"):
+        assert f"SET collation_connection = {line};".encode() in spool.path.read_bytes()
 
 
 def test_values_that_mydumper_has_spoilt_are_refused(empty: Server, tmp_path: Path) -> None:
