@@ -94,7 +94,9 @@ def package(scratch: Path, deb: Path, fields: Mapping[str, str], files: Mapping[
     return control
 
 
-def publish(root: Path, suite: str, entries: Sequence[tuple[str, Path]]) -> Path:
+def publish(
+    root: Path, suite: str, entries: Sequence[tuple[str, Path]], component: str = "main"
+) -> Path:
     """Write the index of ``suite`` for the packages (entry, file) below ``root``; its Release."""
     text = ""
     for control, deb in entries:
@@ -102,14 +104,15 @@ def publish(root: Path, suite: str, entries: Sequence[tuple[str, Path]]) -> Path
         digest = hashlib.sha256(data).hexdigest()
         place = f"Filename: {deb.relative_to(root)}\nSize: {len(data)}\nSHA256: {digest}\n"
         text += f"{control}{place}Description: x\n\n"
-    packages = root / f"dists/{suite}/main/binary-amd64/Packages"
+    packages = root / f"dists/{suite}/{component}/binary-amd64/Packages"
     packages.parent.mkdir(parents=True)
     packages.write_text(text)
     index = packages.read_bytes()
     release = root / f"dists/{suite}/Release"
     release.write_text(
-        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\nComponents: main\n"
+        f"Suite: {suite}\nCodename: {suite}\nArchitectures: amd64\n"
+        f"Components: {component}\n"
         f"Date: {time.strftime('%a, %d %b %Y %H:%M:%S UTC', time.gmtime())}\nSHA256:\n"
-        f" {hashlib.sha256(index).hexdigest()} {len(index)} main/binary-amd64/Packages\n"
+        f" {hashlib.sha256(index).hexdigest()} {len(index)} {component}/binary-amd64/Packages\n"
     )
     return release
