@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from lab.paths import Home
 from lab.wait import Deadline, until
 from tests.contract.hypervisor_contract import Site, WarmContract
 from tests.contract.hypervisor_site import MEMORY, SECONDS, ClosableHypervisor, states
+from tests.platform import daemons
+from tests.platform.handed import GIVEN
 
 pytestmark = pytest.mark.e2e
 
@@ -49,15 +52,16 @@ def accelerator(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def run_as(accelerator: str) -> tuple[int, int] | None:
+def run_as(accelerator: str) -> Iterator[tuple[int, int] | None]:
     """Whom QEMU runs as; skips where libvirt or QEMU is missing."""
-    try:
-        hypervisor = _driver()(home="ct", sockets=Path("/nowhere"), accelerator=accelerator)
-        owner: tuple[int, int] | None = hypervisor.run_as
-    except HostUnfit as unfit:
-        pytest.skip(f"{unfit}: {' '.join(unfit.details)}")
-    hypervisor.close()
-    return owner
+    with daemons.libvirt() if GIVEN else nullcontext():  # in a guest nobody else starts it
+        try:
+            hypervisor = _driver()(home="ct", sockets=Path("/nowhere"), accelerator=accelerator)
+            owner: tuple[int, int] | None = hypervisor.run_as
+        except HostUnfit as unfit:
+            pytest.skip(f"{unfit}: {' '.join(unfit.details)}")
+        hypervisor.close()
+        yield owner
 
 
 @pytest.fixture

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.hypervisor.libvirt.connection import default_uri
 from lab.storage.zfs.driver import ZfsStorage
 from lab.units import GIB
-from lab.wait import Deadline, until
 from tests.contract import zfs_site
 from tests.contract.storage_contract import Place
+from tests.platform import daemons
 
 
 @pytest.fixture(scope="session")
@@ -48,24 +46,8 @@ def storage(parent: str, tmp_path: Path) -> ZfsStorage:
 @pytest.fixture(scope="module")
 def libvirtd() -> Iterator[None]:
     """libvirt, started for these tests if nobody else did."""
-    if _answers():
+    with daemons.libvirt():
         yield
-        return
-    daemons = [
-        subprocess.Popen([name], stderr=subprocess.DEVNULL) for name in ("virtlogd", "libvirtd")
-    ]
-    try:
-        assert until(lambda: _answers() or None, Deadline.after(60), first=0.2)
-        yield
-    finally:
-        for daemon in reversed(daemons):
-            daemon.terminate()
-            daemon.wait(30)
-
-
-def _answers() -> bool:
-    argv = ["virsh", "-q", "-c", default_uri(), "version"]
-    return subprocess.run(argv, capture_output=True, timeout=60, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
