@@ -185,6 +185,7 @@ def test_a_link_from_another_site(browser: Browser, here: Serving) -> None:
     """Protects who follows a link in a chat: who is signed in is, from there too."""
     text = f'<a href="{here.url}/jobs">the jobs</a>'
     with window(browser, here) as page:
+        page.wait_for_function("() => localStorage.getItem('place')")  # set at the end of loading
         page.route(
             "http://chat.example/", lambda one: one.fulfill(body=text, content_type="text/html")
         )

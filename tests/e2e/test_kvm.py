@@ -22,6 +22,9 @@ _TESTS = ("tests/contract/test_hypervisor_libvirt.py", "tests/platform/test_gues
 _MEMORY = "9G"
 """Of a cluster of three, and a branch of it beside."""
 _SECONDS = 5400.0
+_EMULATED = "kvm and not firmware"
+"""What runs where SVM is emulated: there QEMU 7.2 ended while a guest's firmware booted, with a
+failed assertion: it raised an interrupt without its lock (``tcg_handle_interrupt``)."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,8 @@ def test_labs_live_under_kvm(archive: Path, release: Release) -> None:
     argv = [sys.executable, "-m", "testvm", "test", "--kvm", "--releases", release.suite]
     argv += ["--give", str(archive), "--memory", _MEMORY, "--timeout", f"{_SECONDS:g}"]
     # Emulated guests in an emulated machine would take forty times as long.
-    argv += ["--", *_TESTS, "-k", "kvm", "-rP", "--durations=0", "--durations-min=5"]
+    chosen = "kvm" if accelerator().kvm else _EMULATED
+    argv += ["--", *_TESTS, "-k", chosen, "-rP", "--durations=0", "--durations-min=5"]
     if accelerator().kvm and not _nested():
         pytest.skip("KVM passes no virtualisation on: load its module with the parameter nested=1")
     began = time.monotonic()

@@ -79,6 +79,8 @@ def test_a_template_of_an_emulated_host_boots_and_says_why(site: Site) -> None:
 def test_a_lab_lives(site: Site, blueprint: str, nodes: int) -> None:
     """Protects the main path: formed cold, captured, a clone of it warm, back in time, branched."""
     name, branch = site.name("lives"), site.name("branch")
+    for key in site.lab("template", "ls", "-o", "name").stdout.split():
+        site.lab("template", "rm", key)  # whoever made it: this one is to be formed here
     began = time.monotonic()
     size = ("--nodes", str(nodes)) if nodes > 1 else ()
     argv = (blueprint, *size, "--image", _image(site), "--name", name, "-o", "json")
