@@ -78,7 +78,7 @@ def test_a_template_of_an_emulated_host_boots_and_says_why(site: Site) -> None:
 @pytest.mark.parametrize(("blueprint", "nodes"), [("single", 1), ("galera", 3)])
 def test_a_lab_lives(site: Site, blueprint: str, nodes: int) -> None:
     """Protects the main path: formed cold, captured, a clone of it warm, back in time, branched."""
-    name, branch = site.name("lives"), site.name("branch")
+    name, branch = site.name(blueprint), site.name(f"{blueprint}-branch")
     for key in site.lab("template", "ls", "-o", "name").stdout.split():
         site.lab("template", "rm", key)  # whoever made it: this one is to be formed here
     began = time.monotonic()
@@ -97,7 +97,7 @@ def test_a_lab_lives(site: Site, blueprint: str, nodes: int) -> None:
     back = _timed(site, "rollback", name, "--to", "mine", "-o", "json")
     assert back["started"] == "warm", back["why_cold"]
     _on_time(site, name)
-    other = _timed(site, "branch", name, branch, "--at", "mine", "-o", "json")
+    (other,) = _timed(site, "branch", name, branch, "--at", "mine", "-o", "json")
     assert other["started"] == "warm", other["why_cold"]
     for lab in (name, branch):
         for node in _nodes(view):
