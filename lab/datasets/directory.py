@@ -241,12 +241,15 @@ _FIXED = frozenset([b"uuid", b"inet4", b"inet6"])
 _DATA = re.compile(r"(.+)\.sql(?:\.(gz|zst))?")
 _CHARACTER_SETS = re.compile(
     rb"(?<=\nSET @PREV_COLLATION_CONNECTION=@@COLLATION_CONNECTION;\n)"
-    rb"SET character_set_client = (?P<client>.{0,65535}?);\n"
+    rb"SET character_set_client = (?P<client>(?:(?!\nSET @PREV_).){0,65535}?);\n"
     rb"SET character_set_results = (?P=client);\n"
     rb"SET collation_connection = (?P<collation>\w*);\n",
     re.DOTALL,
 )
-"""What mydumper writes before each routine, event and trigger: values of columns of SHOW."""
+"""What mydumper writes before each routine, event and trigger: values of columns of SHOW.
+
+None reaches into the next: else each beginning in a foreign file would be read on for 64 KiB.
+"""
 
 
 @dataclass(frozen=True)

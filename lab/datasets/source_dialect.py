@@ -64,7 +64,11 @@ _SHOWN: Mapping[DialectName, re.Pattern[bytes]] = {
 }
 """What only a server of the family shows of databases and tables (SHOW CREATE). No sign is a
 collation utf8mb4_0900, which MariaDB has since 11.4.5."""
-_QUOTED = re.compile(rb"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
+_QUOTED = re.compile(
+    rb"(?:'(?:[^'\\]|\\.|'')*(?:'|\\?\Z)|`(?:[^`]|``)*(?:`|\Z)|\"(?:[^\"\\]|\\.|\"\")*(?:\"|\\?\Z))",
+    re.DOTALL,
+)
+"""Strings and names; one without an end takes all that is left, so that nothing is read again."""
 SourceDialect = DialectName | Literal[""]
 
 

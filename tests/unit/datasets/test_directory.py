@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -338,6 +339,21 @@ def test_routines_with_their_character_sets_stay_as_they_are(tmp_path: Path) -> 
     assert spool.found.notes == ()
     for line in ("utf8mb4_uca1400_ai_ci", "binary"):
         assert f"SET collation_connection = {line};".encode() in spool.path.read_bytes()
+
+
+def test_what_mydumper_writes_is_looked_for_once(tmp_path: Path) -> None:
+    """Protects the host: no file that somebody sends is read again from each of its places."""
+    beginning = (
+        b"\nSET @PREV_COLLATION_CONNECTION=@@COLLATION_CONNECTION;\nSET character_set_client = "
+    )
+    began = time.process_time()
+    for body in (b'\\"', b"\\'", b'"\\', b"`\\", b"''"):
+        for text in (b"/* %s */", b"%s", b"'%s", b"%s\\"):
+            shown = b"CREATE TABLE t (a int) " + text % (body * 30_000)
+            (tmp_path / "s.t-schema.sql").write_bytes(shown + b";\n")
+            dialect_of_source(DumpDirectory(tmp_path, "mydumper"))
+    directory._with_character_sets(beginning * (1 << 14))
+    assert time.process_time() - began < 3.0
 
 
 def test_values_that_mydumper_has_spoilt_are_refused(empty: Server, tmp_path: Path) -> None:
