@@ -66,7 +66,7 @@ class Session(Protocol):
     """The verbs that work on this host and against a service.
 
     ``run`` performs a request; the other methods look at something, or into a node. They raise as
-     the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
+    the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
     in seconds; ``run`` has that of the settings, or none against a service, unless one is given. A
     removal returns whether all of it is gone, that of snapshots a line about each.
     """
