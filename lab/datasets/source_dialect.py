@@ -49,7 +49,7 @@ _POSITION = re.compile(
 """The server's own position in ``metadata`` of mydumper, as 0.10 and as later ones write it; not
 that of the server which it replicates from."""
 _GTIDS: Mapping[DialectName, re.Pattern[bytes]] = {
-    "mariadb": re.compile(rb"\d+-\d+-\d+(?:,|\Z)"),
+    "mariadb": re.compile(rb"\d{1,10}-\d{1,10}-\d{1,20}(?:,|\Z)"),
     "mysql": re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:"),
 }
 _SHOWN: Mapping[DialectName, re.Pattern[bytes]] = {
