@@ -453,7 +453,11 @@ def beside(argv: Sequence[str], *, env: Mapping[str, str], lines: int) -> Beside
         )
     except OSError as error:
         raise NoProgram(f"cannot run {argv[0]!r}: {error.strerror}") from None
-    return Beside(process, lines)
+    try:
+        return Beside(process, lines)
+    except BaseException:  # an interrupt: nobody else knows of it
+        _kill_session(process)
+        raise
 
 
 @contextlib.contextmanager

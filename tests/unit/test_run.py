@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -218,6 +219,19 @@ def test_a_program_beside_us_that_ended_by_itself(tmp_path: Path) -> None:
     assert until(lambda: program.over or None, Deadline.after(20))
     found = program.end()
     assert (found.code, found.by_itself, found.lines) == (4, True, ("out", "err"))
+
+
+def test_a_program_beside_us_whose_start_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects the host: nobody else knows that it runs."""
+
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    name = f"left-{os.getpid()}"
+    with pytest.raises(KeyboardInterrupt):
+        beside(["sh", "-c", "sleep 300; :", name], env=os.environ, lines=1)
+    assert run(["ps", "-A", "-o", "args="], timeout=20).stdout.count(f" {name}\n") == 0
 
 
 def test_a_program_beside_us_that_cannot_run() -> None:

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -92,8 +93,7 @@ class Notes:
                 return
             self._steps.hear(event)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._repeat, name="progress", daemon=True)
-                self._thread.start()
+                self._thread = _started(self._repeat)
 
     def silence(self) -> None:
         """Print nothing more; safe in a signal handler, so it takes no lock."""
@@ -160,8 +160,7 @@ class Spinner:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._spin, name="progress", daemon=True)
-            self._thread.start()
+            self._thread = _started(self._spin)
 
     def _spin(self) -> None:
         turn = 0
@@ -186,6 +185,16 @@ class Spinner:
             self._stream.flush()
         except OSError:
             self._silent = True  # the terminal is gone; the command continues
+
+
+def _started(run: Callable[[], None]) -> threading.Thread:
+    """A thread that runs.
+
+    It is nobody's until it does: an interrupt within ``start`` leaves one that cannot be joined.
+    """
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    return thread
 
 
 def listener(*, quiet: bool) -> Notes | Spinner:

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -181,6 +182,20 @@ def test_without_a_terminal_what_takes_long_has_a_line_now_and_then() -> None:
         silent(Event("load", "begin", "loading"))
         time.sleep(0.05)
     assert "loading  0s" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Notes, Spinner])
+def test_an_interrupt_while_the_thread_is_started(
+    kind: type[Notes | Spinner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the interrupt: a thread that does not run yet cannot be waited for."""
+
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), kind(Terminal()) as heard:
+        heard(Event("form", "begin", "forming"))
 
 
 def test_a_terminal_that_hangs_up_does_not_end_the_work() -> None:
