@@ -110,6 +110,22 @@ def _move(here: Site, node: NodeRecord, port: int) -> None:
         here.service.core.store.nodes.add([replace(node, ssh_port=port)])
 
 
+class _Clients(asyncssh.SSHServer):
+    """The server of one connection; ``connections``: those of all that are open."""
+
+    def __init__(self, connections: set[asyncssh.SSHServerConnection]) -> None:
+        self._all = connections
+        self._own: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._own = conn
+        self._all.add(conn)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if self._own is not None:
+            self._all.discard(self._own)
+
+
 @contextmanager
 def _serving(login: asyncssh.SSHKey, **options: Any) -> Iterator[tuple[int, str]]:
     """A server that lets ``login`` in: its port, and its public key. ``options``: of asyncssh."""
@@ -118,15 +134,23 @@ def _serving(login: asyncssh.SSHKey, **options: Any) -> Iterator[tuple[int, str]
     allowed = asyncssh.import_authorized_keys(login.export_public_key().decode())
     loop, started = asyncio.new_event_loop(), threading.Event()
     ports: list[int] = []
+    clients: set[asyncssh.SSHServerConnection] = set()
 
     async def serve() -> None:
         server = await asyncssh.listen(
-            "127.0.0.1", 0, server_host_keys=[host], authorized_client_keys=allowed, **options,
+            "127.0.0.1", 0, server_factory=lambda: _Clients(clients), server_host_keys=[host],
+            authorized_client_keys=allowed, **options,
         )  # fmt: skip
         ports.append(server.get_port())
         started.set()
-        async with server:
-            await asyncio.get_running_loop().create_future()
+        try:
+            async with server:
+                await asyncio.get_running_loop().create_future()
+        finally:
+            # The loop ends with us, and a client may be just about to leave.
+            for client in [*clients]:
+                client.abort()
+                await client.wait_closed()
 
     task = loop.create_task(serve())
     task.add_done_callback(lambda _: loop.stop())
