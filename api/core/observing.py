@@ -39,6 +39,8 @@ from lab.wait import Deadline
 T = TypeVar("T")
 
 _LOST_EVERY = 5.0
+TIMES = 3
+"""How often labs are read that commands change while they are looked at."""
 _ROUND = 0.5
 """Seconds that a round takes beyond its limit."""
 
@@ -153,17 +155,21 @@ class Observing:
         with self._lock:
             return self._labs if version == self._version else None
 
-    def lost(self, *, wait: bool) -> Mapping[str, LabView] | None:
-        """Labs of which only guests, volumes and directories are left, as of some seconds ago.
-
-        Without ``wait``: None if that is to be looked up. Those of before while it cannot be.
-        """
+    def lost_before(self) -> Mapping[str, LabView] | None:
+        """What ``lost`` returned before; None if that is too long ago."""
         with self._lock:
             at, found = self._lost
-        if at + _LOST_EVERY > time.monotonic():
-            return found
-        if not wait:
-            return None
+        return found if at + _LOST_EVERY > time.monotonic() else None
+
+    def lost(self) -> Mapping[str, LabView]:
+        """Labs of which only guests, volumes and directories are left, as of some seconds ago.
+
+        Those of before while it cannot be looked up.
+        """
+        before = self.lost_before()
+        if before is not None:
+            return before
+        found = self._lost[1]
         try:
             found = self._leftovers.result(self._look_for_lost, self._settings.answer_timeout)
         except HostUnfit as error:  # the labs that are recorded are shown all the same
@@ -176,12 +182,17 @@ class Observing:
         with self._contexts.use() as ctx:
             return lost(ctx)
 
-    def fresh(self, labs: Iterable[LabWithNodes]) -> None:
+    def fresh(self, labs: Iterable[LabWithNodes]) -> bool:
         """Wait until labs are observed, where nobody has read them for a while, or just changed.
 
-        For as long as a round takes, unless a server is slow.
+        For as long as a round takes, unless a server is slow. Whether their records are the same
+        after it: a lab that was changed or removed meanwhile is not waited for.
         """
-        self.observer.wait(_which_of(labs), self._settings.answer_timeout + _ROUND)
+        asked = _which_of(labs)
+        if self.observer.wait(asked, self._settings.answer_timeout + _ROUND):
+            return True
+        now = self.labs()
+        return asked == _which_of(now[name] for name in asked if name in now)
 
     def want(self, labs: Iterable[LabWithNodes]) -> bool:
         """Note that somebody reads these labs; whether there is nothing to wait for."""

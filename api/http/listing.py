@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
 from lab.api.core.core import Core
-from lab.api.core.observing import Seen
+from lab.api.core.observing import TIMES, Observing, Seen
 from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.observe.states import ListedState
@@ -63,35 +63,65 @@ class Items:
     next: str | None = None
 
 
-def page_of(
-    core: Core, caller: Caller, selection: LabSelection, *, wait: bool = True
-) -> Items | None:
-    """The labs that the caller may see and wants.
+def page_of(core: Core, caller: Caller, selection: LabSelection) -> Items:
+    """The labs that the caller may see and wants, observed just now."""
+    for _ in range(TIMES):
+        labs = core.observing.labs()
+        lost = core.observing.lost() if _sees_lost(caller, selection) else {}
+        chosen = _chosen(labs, lost, caller, selection)
+        if core.observing.fresh(chosen.look):
+            break
+    return _page(core.observing, chosen, selection)
 
-    Without ``wait`` it blocks for microseconds, and returns None where there is something to read
-    or to wait for.
+
+def page_at_once(core: Core, caller: Caller, selection: LabSelection) -> Items | None:
+    """``page_of``, or None where there is something to read or to wait for.
+
+    It blocks for microseconds.
     """
-    observing = core.observing
-    labs = observing.labs() if wait else observing.known()
-    lost = observing.lost(wait=wait) if caller.project is None and not selection.project else {}
+    labs = core.observing.known()
+    lost = core.observing.lost_before() if _sees_lost(caller, selection) else {}
     if labs is None or lost is None:
         return None
+    chosen = _chosen(labs, lost, caller, selection)
+    return _page(core.observing, chosen, selection) if core.observing.want(chosen.look) else None
+
+
+def _sees_lost(caller: Caller, selection: LabSelection) -> bool:
+    return caller.project is None and not selection.project
+
+
+class _Chosen(NamedTuple):
+    """The labs of a page by their ``names``, and one more; ``look``: those that are observed."""
+
+    labs: Mapping[str, LabWithNodes]
+    lost: Mapping[str, LabView]
+    names: Sequence[str]
+    look: Sequence[LabWithNodes]
+
+
+def _chosen(
+    labs: Mapping[str, LabWithNodes],
+    lost: Mapping[str, LabView],
+    caller: Caller,
+    selection: LabSelection,
+) -> _Chosen:
     lost = {name: view for name, view in lost.items() if name not in labs}  # as of seconds ago
     names = _visible(labs, lost, caller, selection)
     look = [labs[name] for name in names if name not in lost]
     if selection.state is None:
         names = names[: selection.limit + 1]
         look = [labs[name] for name in names[: selection.limit] if name not in lost]
-    if wait:
-        observing.fresh(look)
-    elif not observing.want(look):
-        return None
+    return _Chosen(labs, lost, names, look)
+
+
+def _page(observing: Observing, chosen: _Chosen, selection: LabSelection) -> Items:
     items: list[Item] = []
-    for name in names:
-        if name in lost:
-            item = Item(lost[name])
+    for name in chosen.names:
+        if name in chosen.lost:
+            item = Item(chosen.lost[name])
         else:
-            seen = observing.seen_of(labs[name])
+            seen = observing.seen_of(chosen.labs[name])
             item = Item(seen.view, seen)
         if selection.state in (None, item.view.state):
             items.append(item)
@@ -102,13 +132,18 @@ def page_of(
     return Items(items, items[-1].view.name if more else None)
 
 
-def labs_listed(
-    core: Core, caller: Caller, selection: LabSelection, *, wait: bool = True
-) -> bytes | None:
+def labs_listed(core: Core, caller: Caller, selection: LabSelection) -> bytes:
     """``page_of`` as JSON."""
-    found = page_of(core, caller, selection, wait=wait)
-    if found is None:
-        return None
+    return _json(page_of(core, caller, selection), caller)
+
+
+def listed_at_once(core: Core, caller: Caller, selection: LabSelection) -> bytes | None:
+    """``page_at_once`` as JSON."""
+    found = page_at_once(core, caller, selection)
+    return None if found is None else _json(found, caller)
+
+
+def _json(found: Items, caller: Caller) -> bytes:
     login = caller.may("use")
     items = b",".join([one.body(login=login) for one in found.items])
     return b'{"items":[%s],"next":%s}' % (items, json.dumps(found.next).encode())

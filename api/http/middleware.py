@@ -21,7 +21,7 @@ from lab.api.core.problem import problem
 from lab.api.core.threads import TOKEN, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, known, note
-from lab.api.http.listing import LabSelection, labs_listed
+from lab.api.http.listing import LabSelection, listed_at_once
 from lab.api.http.session_path import session_path_of
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
@@ -157,7 +157,7 @@ class RequestMiddleware:
         asked = scope["method"], scope["path"], scope["query_string"]
         if asked != ("GET", _LISTED.path_format, b"") or not caller.may("read"):
             return None
-        body = labs_listed(self._core, caller, LabSelection(), wait=False)
+        body = listed_at_once(self._core, caller, LabSelection())
         if body is None:
             return None
         scope["route"] = _LISTED

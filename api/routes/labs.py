@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
+from lab.api.core.observing import TIMES
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
 from lab.api.http.answers import model, page
@@ -21,7 +22,7 @@ from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
 from lab.api.http.lab_answer import lab_answer, lab_of
-from lab.api.http.listing import LabSelection, labs_listed
+from lab.api.http.listing import LabSelection, labs_listed, listed_at_once
 from lab.api.http.queries import FromQuery
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
@@ -74,8 +75,9 @@ async def list_labs(
     selection: FromQuery[LabSelection],
 ) -> Response:
     """Labs, by name."""
-    read = partial(labs_listed, core, caller, selection)
-    body = read(wait=False) or await in_thread(read)
+    body = listed_at_once(core, caller, selection)
+    if body is None:
+        body = await in_thread(labs_listed, core, caller, selection)
     return Response(body, media_type="application/json")
 
 
@@ -231,7 +233,9 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
     record = core.store.labs.find(name)
     if record is not None or caller.project is not None:
         record = caller.lab(core, name)
-        core.observing.fresh(one for one in [core.observing.labs().get(name)] if one)
+        for _ in range(TIMES):
+            if core.observing.fresh(one for one in [core.observing.labs().get(name)] if one):
+                break
         found = core.observing.seen(name)
         # Meanwhile it may have been removed, and its name be of another project's lab.
         if found and not found.record.pool and caller.sees(found.record.project):

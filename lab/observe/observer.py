@@ -115,7 +115,10 @@ class Observer:
     ) -> None:
         self._known, self._begin, self._failed = known, begin, failed
         self._labs: dict[str, _Lab] = {}
-        self._state = threading.Condition()
+        lock = threading.Lock()
+        # Two, so that readers that wait wake the observer and not each other.
+        self._work, self._news = threading.Condition(lock), threading.Condition(lock)
+        self._known_at = float("-inf")
         self._rate = _Rate()
         self._woken = self._ending = self._begun = False
         self._thread = threading.Thread(target=self._run, name="lab-observer", daemon=True)
@@ -128,55 +131,74 @@ class Observer:
 
     def stop(self) -> None:
         """End; a round that waits for an answer is left to itself."""
-        with self._state:
+        with self._work:
             self._ending = True
-            self._state.notify_all()
+            self._work.notify_all()
+            self._news.notify_all()
         if self._thread.ident is not None:
             self._thread.join()
 
     def last(self, name: str, what: Hashable) -> Observation | None:
         """The last observation of a lab that is not too old; ``what``: as ``known`` returns it."""
-        with self._state:
+        with self._work:
             one = self._labs.get(name)
             last = one.last if one is not None and one.what == what else None
         return last if last is not None and last.at + TOO_OLD > time.time() else None
 
     def want(self, labs: Mapping[str, Hashable]) -> bool:
         """Somebody reads these labs, and will again; whether all observations are fresh."""
-        now, fresh = time.monotonic(), True
-        with self._state:
+        now = time.monotonic()
+        with self._work:
             for name, what in labs.items():
                 one = self._labs.get(name)
-                if one is None or one.what != what:
-                    fresh = False  # it is new
-                    continue
-                if one.wanted + _WATCHING < now:
-                    one.since = now
-                one.wanted = now
-                fresh = fresh and one.fresh()
+                if one is not None and one.what == what:
+                    if one.wanted + _WATCHING < now:
+                        one.since = now
+                    one.wanted = now
+            fresh = not self._stale(labs)
             if not fresh:
                 self._wake()
         return fresh
 
     def wait(self, labs: Mapping[str, Hashable], seconds: float) -> bool:
-        """Want observations of ``labs``, and wait until they are fresh, or for so many seconds."""
-        deadline = Deadline.after(seconds)
-        while not self.want(labs):
-            with self._state:
-                if self._ending or deadline.passed:
+        """Want observations of ``labs``, and wait until they are fresh, or for so many seconds.
+
+        Also until it is known that the others are not there any more, or are what they were: a
+        command has changed them since the caller read of them. Whether all are fresh.
+        """
+        began, deadline = time.monotonic(), Deadline.after(seconds)
+        if self.want(labs):
+            return True
+        with self._news:
+            while stale := self._stale(labs):
+                other = [name for name in stale if not self._is(name, labs[name])]
+                known = self._known_at > began
+                if self._ending or deadline.passed or (known and len(other) == len(stale)):
                     return False
-                self._state.wait(deadline.left)
+                self._news.wait(deadline.left)
         return True
+
+    def _stale(self, labs: Mapping[str, Hashable]) -> list[str]:
+        """The labs whose observations are not fresh."""
+        return [
+            name
+            for name, what in labs.items()
+            if not self._is(name, what) or not self._labs[name].fresh()
+        ]
+
+    def _is(self, name: str, what: Hashable) -> bool:
+        one = self._labs.get(name)
+        return one is not None and one.what == what
 
     def watched(self) -> set[str]:
         """The labs that somebody reads."""
         now = time.monotonic()
-        with self._state:
+        with self._work:
             return {name for name, one in self._labs.items() if one.wanted + _WATCHING >= now}
 
     def changed(self, name: str) -> None:
         """A command has worked on a lab: it is looked at at once, and earlier looks are void."""
-        with self._state:
+        with self._work:
             one = self._labs.get(name)
             if one is not None:
                 one.changed = time.monotonic()
@@ -184,13 +206,13 @@ class Observer:
 
     def _wake(self) -> None:
         self._woken = True
-        self._state.notify_all()
+        self._work.notify_all()
 
     def _run(self) -> None:
         while True:
-            with self._state:
+            with self._work:
                 if not self._ending and not self._woken:
-                    self._state.wait(self._pause())
+                    self._work.wait(self._pause())
                 if self._ending:
                     return
                 self._woken = False
@@ -203,9 +225,9 @@ class Observer:
     def _rest(self) -> None:
         """Wait for a moment, also if somebody reads: what failed fails again."""
         deadline = Deadline.after(_TICK)
-        with self._state:
+        with self._work:
             while not (self._ending or deadline.passed):
-                self._state.wait(deadline.left)
+                self._work.wait(deadline.left)
 
     def _pause(self) -> float:
         """Seconds until the next round, or the next look for new labs."""
@@ -215,9 +237,10 @@ class Observer:
         return max(0.01, least, min([*due, now + _TICK]) - now)
 
     def _tick(self) -> None:
+        before = time.monotonic()
         known = self._known()
         now = time.monotonic()
-        with self._state:
+        with self._work:
             began, self._begun = self._begun, True
             for name in self._labs.keys() - known.keys():
                 del self._labs[name]
@@ -229,6 +252,8 @@ class Observer:
             due = self._due(now)
             for name in due:
                 self._labs[name].running, self._labs[name].began = True, now
+            self._known_at = before
+            self._news.notify_all()
         begun: set[str] = set()
         try:
             for name, look in (self._begin(due) if due else {}).items():
@@ -264,9 +289,10 @@ class Observer:
             self._ended(one, began, last)
 
     def _ended(self, one: _Lab, began: float, last: Observation | None) -> None:
-        with self._state:
+        with self._work:
             one.running = False
             if last is not None:
                 one.last, one.seen = last, began
                 self.rounds += 1
-            self._state.notify_all()
+            self._work.notify_all()
+            self._news.notify_all()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 
 from lab.api.core.observing import Observing
@@ -111,6 +112,31 @@ def test_a_silent_lab_of_others_delays_no_list(here: Site, servers: Servers) -> 
     assert min(seconds(here, "/v1/labs", alpha) for _ in range(3)) < LATE / 4
 
 
+def test_labs_that_come_and_go_delay_no_list(here: Site) -> None:
+    """Protects who polls: each creation and removal was a wait for what nobody looked at."""
+    here.make("shop")
+    over, took = threading.Event(), list[float]()
+
+    def poll() -> None:
+        with httpx.Client(base_url=here.client.base_url, timeout=60) as client:
+            while not over.is_set():
+                began = time.monotonic()
+                client.get("/v1/labs", headers={"Authorization": f"Bearer {here.admin}"})
+                took.append(time.monotonic() - began)
+
+    with ThreadPoolExecutor(8) as pool:
+        polled = [pool.submit(poll) for _ in range(8)]
+        try:
+            for number in range(6):
+                here.make(f"brief{number}", nodes=1, blueprint="single")
+                here.ask("DELETE", f"/v1/labs/brief{number}?wait=30")
+        finally:
+            over.set()
+        for one in polled:
+            one.result()
+    assert max(took) < here.service.core.settings.answer_timeout
+
+
 def test_a_lab_that_was_replaced_meanwhile_is_not_shown(here: Site) -> None:
     """Protects passwords: its name may be of another project's lab once it was looked at."""
     token = here.token("former", project="alpha")
@@ -118,9 +144,10 @@ def test_a_lab_that_was_replaced_meanwhile_is_not_shown(here: Site) -> None:
     core = here.service.core
 
     class Replaced(Observing):
-        def fresh(self, labs: Iterable[LabWithNodes]) -> None:
-            super().fresh(labs)
+        def fresh(self, labs: Iterable[LabWithNodes]) -> bool:
+            found = super().fresh(labs)
             core.store.labs.update("shop", project="beta")
+            return found
 
     observing = Replaced(replace(core.settings, answer_timeout=0.0), core.store, core.contexts)
     with pytest.raises(NotFound):

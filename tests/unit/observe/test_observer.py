@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -138,6 +139,36 @@ def test_a_new_lab_of_an_old_name_is_not_the_old_one() -> None:
         labs.there = {}
         observer.changed("shop")
         assert not observer.want(SHOP)
+
+
+def test_a_lab_that_changed_is_not_waited_for_as_what_it_was() -> None:
+    """Protects readers of a lab's record from waiting for what nobody looks at any more."""
+    labs = Labs({"shop": 2, "new": 1})
+    with labs.observed() as observer:
+        assert observer.wait({"shop": 2, "new": 1}, 10.0)
+        began = time.monotonic()
+        assert not observer.wait({"shop": 1, "new": 1}, 20.0)
+        assert not observer.wait({"gone": 1}, 20.0)
+        assert time.monotonic() - began < 10.0
+
+
+def test_readers_that_wait_do_not_wake_each_other() -> None:
+    """Protects the processor: two that waited for one silent lab took a core."""
+    labs, looks = Labs({"shop": 1}, silent={"shop"}), list[float]()
+
+    def known() -> Mapping[str, Hashable]:
+        looks.append(time.monotonic())
+        return labs.there
+
+    observer = Observer(known, labs.begin, labs.errors.append)
+    observer.start()
+    try:
+        with ThreadPoolExecutor(10) as pool:
+            assert not any(pool.map(lambda _: observer.wait(SHOP, 1.5), range(10)))
+        assert len(looks) < 20
+    finally:
+        labs.over.set()
+        observer.stop()
 
 
 def test_what_fails_is_reported_and_tried_again() -> None:
