@@ -14,7 +14,6 @@ guest's port (``Account.peer``): a login with TLS costs an emulated guest 0.05 s
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import socket
@@ -54,6 +53,9 @@ _REMEDY = "; `lab stop` and `lab start` give nodes new certificates"
 _SHORTEST = 0.001
 _LAST = 0.1
 """Seconds that the last message of a connection may take."""
+_PIECE = 1 << 14
+"""Bytes that are read at once. A packet of a few bytes for each row, read alone, is most of the
+time of `lab ls`."""
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -273,7 +275,11 @@ class _Bounded(Connection):
     end: Deadline
     """When what is being read or written has to be complete, whatever trickles in until then."""
     _sock: socket.socket | None
-    _rfile: io.BufferedReader | None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Not the base's buffered file: it reads until it has all, however long each part takes.
+        self._ahead = bytearray()
 
     def _read_packet(self, packet_type: type[MysqlPacket] = MysqlPacket) -> MysqlPacket:
         kind = _Packet if packet_type is MysqlPacket else packet_type
@@ -284,14 +290,16 @@ class _Bounded(Connection):
         self.left -= num_bytes + _READ
         if self.left < 0:
             raise _Refused(f"the answer is longer than {_MOST} bytes")
-        found = bytearray()
-        while len(found) < num_bytes:
-            part = self._in_time(self._reader.read1, num_bytes - len(found))
+        ahead = self._ahead
+        while len(ahead) < num_bytes:
+            part = self._in_time(self._socket.recv, max(num_bytes - len(ahead), _PIECE))
             if not part:
                 raise self._lost("it was closed")
-            found += part
+            ahead += part
             self.heard = True
-        return bytes(found)
+        found = bytes(ahead[:num_bytes])
+        del ahead[:num_bytes]
+        return found
 
     def _write_bytes(self, data: bytes) -> None:
         self._in_time(self._socket.sendall, data)
@@ -316,15 +324,11 @@ class _Bounded(Connection):
             raise self._lost("it is closed")
         return self._sock
 
-    @property
-    def _reader(self) -> io.BufferedReader:
-        if self._rfile is None:
-            raise self._lost("it is closed")
-        return self._rfile
-
     def _request_authentication(self) -> None:
         if self.ssl and not self.server_capabilities & CLIENT.SSL:  # type: ignore[attr-defined]
             raise _Refused("the server offers no TLS")
+        if self._ahead:  # else it would be read as if it had come by TLS
+            raise _Refused("the server sends more than its greeting")
         # The greeting has come, so that there is somebody: see ``owner_of``.
         if self.peer is not None and owner_of(self._socket) != self.peer:
             raise _Refused("another program than the guest's listens there")
