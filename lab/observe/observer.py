@@ -147,24 +147,17 @@ class Observer:
 
     def want(self, labs: Mapping[str, Hashable]) -> bool:
         """Somebody reads these labs, and will again; whether all observations are fresh."""
-        now = time.monotonic()
         with self._work:
-            for name, what in labs.items():
-                one = self._labs.get(name)
-                if one is not None and one.what == what:
-                    if one.wanted + _WATCHING < now:
-                        one.since = now
-                    one.wanted = now
-            fresh = not self._stale(labs)
-            if not fresh:
+            stale = self._stale(labs)
+            if stale:
                 self._wake()
-        return fresh
+        return not stale
 
     def wait(self, labs: Mapping[str, Hashable], seconds: float) -> bool:
         """Want observations of ``labs``, and wait until they are fresh, or for so many seconds.
 
-        Also until it is known that the others are not there any more, or are what they were: a
-        command has changed them since the caller read of them. Whether all are fresh.
+        Not for labs that a command has removed or changed since the caller read of them. Whether
+        all are fresh.
         """
         began, deadline = time.monotonic(), Deadline.after(seconds)
         if self.want(labs):
@@ -179,12 +172,19 @@ class Observer:
         return True
 
     def _stale(self, labs: Mapping[str, Hashable]) -> list[str]:
-        """The labs whose observations are not fresh."""
-        return [
-            name
-            for name, what in labs.items()
-            if not self._is(name, what) or not self._labs[name].fresh()
-        ]
+        """The labs whose observations are not fresh; somebody reads all of these."""
+        now, stale = time.monotonic(), []
+        for name, what in labs.items():
+            if not self._is(name, what):
+                stale.append(name)
+                continue
+            one = self._labs[name]
+            if one.wanted + _WATCHING < now:
+                one.since = now
+            one.wanted = now
+            if not one.fresh():
+                stale.append(name)
+        return stale
 
     def _is(self, name: str, what: Hashable) -> bool:
         one = self._labs.get(name)

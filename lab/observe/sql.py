@@ -54,8 +54,10 @@ _SHORTEST = 0.001
 _LAST = 0.1
 """Seconds that the last message of a connection may take."""
 _PIECE = 1 << 14
-"""Bytes that are read at once. A packet of a few bytes for each row, read alone, is most of the
-time of `lab ls`."""
+"""Bytes that are read at once. A packet of a few bytes for each row, read alone, is half of the
+time of a large answer."""
+_LONGEST = 1 << 20
+"""Bytes for which memory is taken at once, whatever length a server names."""
 _READ = 64
 """Bytes that each part of a packet counts as, beside its own: what keeping it takes."""
 
@@ -292,7 +294,8 @@ class _Bounded(Connection):
             raise _Refused(f"the answer is longer than {_MOST} bytes")
         ahead = self._ahead
         while len(ahead) < num_bytes:
-            part = self._in_time(self._socket.recv, max(num_bytes - len(ahead), _PIECE))
+            lacking = num_bytes - len(ahead)
+            part = self._in_time(self._socket.recv, min(max(lacking, _PIECE), _LONGEST))
             if not part:
                 raise self._lost("it was closed")
             ahead += part

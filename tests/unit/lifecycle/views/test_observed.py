@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import struct
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import get_args
 
 import pytest
+from pymysql.constants import CLIENT
 
 from lab.config.settings import Settings
 from lab.errors import NotReady
@@ -210,6 +213,33 @@ def test_what_is_no_greeting_of_a_server_is_no_answer(said: bytes) -> None:
         with pytest.raises(NotReady, match="no SQL at"):
             ask_sql(Account("lab", "x"), server.getsockname()[1], "SELECT 1", timeout=5)
         thread.join()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_what_comes_before_tls_is_not_read_as_if_it_came_by_it(tls: bool) -> None:
+    """Protects answers from who can write into a connection before it is encrypted."""
+    import socket
+
+    offered = CLIENT.PROTOCOL_41 | CLIENT.SSL | CLIENT.SECURE_CONNECTION | CLIENT.PLUGIN_AUTH
+    greeting = b"\x0a11.8.9-MariaDB\0" + bytes(4) + b"12345678\0"
+    greeting += struct.pack("<HBHHB", offered & 0xFFFF, 45, 2, offered >> 16, 21) + bytes(10)
+    greeting += b"901234567890\0mysql_native_password\0"
+    injected = struct.pack("<I", 7 | 2 << 24) + b"\0\0\0\2\0\0\0"
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(struct.pack("<I", len(greeting)) + greeting + injected)
+            connection.recv(1024)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        account = Account("lab", "x", ca="any" if tls else "", verify=False)
+        with pytest.raises(NotReady) as failed:
+            ask_sql(account, server.getsockname()[1], "SELECT 1", timeout=5)
+        thread.join()
+    assert "sends more than its greeting" in str(failed.value.details)
 
 
 def test_a_lost_authority_is_not_made_by_looking(world: World) -> None:
