@@ -28,6 +28,7 @@ from lab import run
 from lab.config.enginefile import DialectName, family_of, numbers
 from lab.datasets.accounts import Script, translated
 from lab.datasets.pieces import Piece
+from lab.datasets.selection import Selection
 from lab.datasets.source import (
     OWN,
     PASSWORD_HINT,
@@ -136,32 +137,21 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _SIGNS = {"n": "\n", "t": "\t", "0": "\0"}
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What of a live server is dumped, and how it is logged in to."""
-
-    tables: tuple[str, ...] = ()
-    """``DB.TABLE``; empty: all. Routines and events are dumped with all tables only."""
-    where: tuple[str, ...] = ()
-    """``DB.TABLE:CONDITION``."""
-    schema_only: tuple[str, ...] = ()
-    """Tables without their rows."""
-    defaults_file: str = ""
-
-    def check(self) -> None:
-        """Raise InvalidSpec unless all of it can be understood."""
-        for option, texts in (("--tables", self.tables), ("--schema-only", self.schema_only)):
-            for text in texts:
-                table(text, option)
-        conditions = [condition(text)[0] for text in self.where]
-        bare = [table(text, "--schema-only") for text in self.schema_only]
-        if twice := [one for one in conditions if conditions.count(one) > 1 or one in bare]:
-            raise InvalidSpec(
-                f"--where: {'.'.join(twice[0])} has two conditions, or is in --schema-only",
-                hint="join two conditions by AND",
-            )
-        if self.defaults_file:
-            check_defaults_file(Path(self.defaults_file))
+def check_selection(selection: Selection) -> None:
+    """Raise InvalidSpec unless all of it can be understood."""
+    of_tables = (("--tables", selection.tables), ("--schema-only", selection.schema_only))
+    for option, texts in of_tables:
+        for text in texts:
+            table(text, option)
+    conditions = [condition(text)[0] for text in selection.where]
+    bare = [table(text, "--schema-only") for text in selection.schema_only]
+    if twice := [one for one in conditions if conditions.count(one) > 1 or one in bare]:
+        raise InvalidSpec(
+            f"--where: {'.'.join(twice[0])} has two conditions, or is in --schema-only",
+            hint="join two conditions by AND",
+        )
+    if selection.defaults_file:
+        check_defaults_file(Path(selection.defaults_file))
 
 
 def require_server(selection: Selection, source: object) -> None:
@@ -172,7 +162,7 @@ def require_server(selection: Selection, source: object) -> None:
             f"{source} is not a live server, so no tables of it can be selected",
             hint="--tables, --where, --schema-only and --defaults-file are for mysql://... only",
         )
-    selection.check()
+    check_selection(selection)
 
 
 def table(text: str, option: str) -> Name:

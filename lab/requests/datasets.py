@@ -10,7 +10,7 @@ from lab.names import ENGINE, LAB_NAME, WORD
 from lab.requests.request import EMPTY, HOST_ONLY, FieldMark, Request
 
 if TYPE_CHECKING:
-    from lab.datasets.live import Selection
+    from lab.datasets.selection import Selection
 
 _Name = Annotated[str, Meta(max_length=4096)]
 
@@ -109,7 +109,7 @@ class CreateDataset(Request, frozen=True, kw_only=True):
     @property
     def selection(self) -> Selection:
         """What of a live server is loaded; its password is in the environment or a file."""
-        from lab.datasets.live import Selection
+        from lab.datasets.selection import Selection
 
         return Selection(self.tables, self.where, self.schema_only, self.defaults_file)
 

@@ -23,7 +23,7 @@ import msgspec
 from lab import errors, run
 from lab.config.enginefile import DialectName
 from lab.datasets.dump import STATEMENT_LIMIT
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.datasets.source import (
     BackupDirectory,
     BackupStream,

@@ -19,8 +19,9 @@ from lab.datasets import directory, generate
 from lab.datasets.collations import former
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, chunks, statements
 from lab.datasets.kinds import plain, sql
-from lab.datasets.live import Selection, opened
+from lab.datasets.live import opened
 from lab.datasets.pieces import Piece, content
+from lab.datasets.selection import Selection
 from lab.datasets.source import (
     MAGIC,
     OWN,

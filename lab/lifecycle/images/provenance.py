@@ -9,7 +9,7 @@ import msgspec
 
 from lab.datasets import queries
 from lab.datasets.columns import Column
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.context import Context
 from lab.paths import replaced

@@ -8,7 +8,7 @@ import pytest
 
 from lab.cli import main
 from lab.cli.commands import RootVerbs
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.errors import (
     CommandFailed,
     Conflict,

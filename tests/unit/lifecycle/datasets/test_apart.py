@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.datasets.source import parse
 from lab.errors import InvalidSpec, LabError, LimitReached
 from lab.lifecycle.datasets import apart
@@ -97,7 +97,7 @@ def test_it_is_ended_with_what_it_waits_for(tmp_path: Path) -> None:
 WAITING = """
 import sys
 from pathlib import Path
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.datasets.source import parse
 from lab.lifecycle.datasets import apart
 apart.spool(parse(sys.argv[1]), [], Path(sys.argv[2]), "shop", lambda _: None, Selection(),

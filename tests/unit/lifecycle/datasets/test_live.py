@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.datasets.live import Selection, condition, dumping, require_server, table
+from lab.datasets.live import condition, dumping, require_server, table
+from lab.datasets.selection import Selection
 from lab.datasets.source import parse
 from lab.errors import HostUnfit, InvalidSpec
 from lab.lifecycle.datasets import dataset

@@ -13,7 +13,8 @@ import pytest
 
 from lab.blueprints import Member
 from lab.config.profile import EngineProfile
-from lab.datasets.live import Selection, created, dumping
+from lab.datasets.live import created, dumping
+from lab.datasets.selection import Selection
 from lab.datasets.source import parse
 from lab.datasets.survey import suits
 from lab.errors import HostUnfit, InvalidSpec

@@ -15,7 +15,7 @@ from lab import users
 from lab.blueprints import Engine, Release, blueprint
 from lab.blueprints import server as servers
 from lab.blueprints.replication import account
-from lab.datasets.live import Selection
+from lab.datasets.selection import Selection
 from lab.datasets.source import parse
 from lab.lifecycle.datasets import spool as spools
 from lab.observe.account import Account
