@@ -18,12 +18,13 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lab.errors import InvalidSpec
 from lab.suggest import did_you_mean
+from lab.values import dataclass
 
 T = TypeVar("T")
 

@@ -7,8 +7,10 @@ The descriptions of the API's document are the texts below the fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from lab.values import dataclass
 
 T = TypeVar("T")
 

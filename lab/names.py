@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NewType
 
 from lab.errors import InvalidSpec
+from lab.values import dataclass
 
 LAB_NAME_LIMIT = 24
 """Characters in a lab's name, at most."""

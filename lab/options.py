@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,6 +21,7 @@ from lab.paths import from_user
 from lab.suggest import did_you_mean
 from lab.units import format_duration, parse_duration
 from lab.users import User
+from lab.values import dataclass
 
 Topology = Literal["star", "chain", "ring", "fan-in"]
 TOPOLOGIES: tuple[Topology, ...] = get_args(Topology)

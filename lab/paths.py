@@ -36,12 +36,12 @@ import shlex
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
 from lab.names import CaptureRef, Owner
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.texts import harmless
 from lab.units import format_duration, format_size
+from lab.values import dataclass
 
 _REPORT_EVERY = 1.0
 """Seconds between two reports of bytes."""

@@ -12,11 +12,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from lab.errors import CommandFailed, HostUnfit, NoProgram
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _PIPE = 1 << 16

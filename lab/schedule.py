@@ -10,9 +10,9 @@ import calendar
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
+from lab.values import dataclass
 
 PERIODS: Mapping[str, float] = {"hourly": 3600.0, "daily": 86400.0, "weekly": 604800.0}
 """Seconds between two snapshots of a kind."""

@@ -1,7 +1,6 @@
 """What the user asked for, validated."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal, cast, get_args
 
 from lab import options, schedule
@@ -11,6 +10,7 @@ from lab.names import check_lab_name, parse_dataset
 from lab.options import Options
 from lab.schedule import NONE, Schedule
 from lab.units import MIB, Lease, Size, format_size
+from lab.values import dataclass
 
 NODES_LIMIT = 9
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.errors import InvalidSpec
+from lab.values import dataclass
 
 ALL = "*"
 """The scope of all databases."""

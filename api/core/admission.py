@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab import host
 from lab.blueprints import NodePlan, foreseen
@@ -17,6 +17,7 @@ from lab.state.records import LabWithNodes
 from lab.state.service import JobKind
 from lab.state.store import Store
 from lab.units import format_size
+from lab.values import dataclass
 
 _LOOK_EVERY = 0.5
 """Seconds between two checks: commands remove labs without a notification."""
@@ -54,6 +55,9 @@ class Need:
             self.cpus - other.cpus,
             self.ports - other.ports,
         )
+
+
+_NOTHING = Need()
 
 
 def need_of(spec: LabSpec) -> Need:
@@ -200,7 +204,7 @@ class Admission:
                 del self._inside[job]
                 self._change.notify_all()
 
-    def lacking(self, spare: Need = Need()) -> Need | None:
+    def lacking(self, spare: Need = _NOTHING) -> Need | None:
         """The need of the first job in the queue if it does not fit; else None.
 
         ``spare``: what will be free soon.
@@ -209,7 +213,7 @@ class Admission:
             need = self._waiting[min(self._waiting)] if self._waiting else None
             return need if need is not None and self._short(need, self._used(), spare) else None
 
-    def short(self, need: Need, spare: Need = Need()) -> str:
+    def short(self, need: Need, spare: Need = _NOTHING) -> str:
         """What ``need`` lacks, with figures, if ``spare`` were free as well; empty for nothing."""
         with self._change:
             return self._short(need, self._used(), spare)
@@ -268,7 +272,7 @@ class Admission:
                 return "earlier requests are first"
         return self._short(need, used)
 
-    def _short(self, need: Need, used: Need, spare: Need = Need()) -> str:
+    def _short(self, need: Need, used: Need, spare: Need = _NOTHING) -> str:
         used = used - spare
         for word, has, wants in self._limits(need + used):
             if wants > has:

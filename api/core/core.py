@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from lab.api.core.admission import Admission
@@ -25,6 +25,7 @@ from lab.state import open_store
 from lab.state.service import JobRecord
 from lab.state.store import Store
 from lab.storage import Space
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.api.telemetry.spans import Trace

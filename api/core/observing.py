@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -33,6 +33,7 @@ from lab.observe.sql import KeptConnections
 from lab.observe.ways import Ways
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.store import Store
+from lab.values import dataclass
 from lab.views.labs import LabView
 from lab.wait import Deadline
 

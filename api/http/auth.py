@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request, Security
@@ -23,6 +22,7 @@ from lab.lifecycle.service.token import SCOPES
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord, Scope, TokenRecord
 from lab.state.store import Store
+from lab.values import dataclass
 
 _WINDOW = 60.0
 _ADDRESSES = 10_000

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -34,6 +33,7 @@ from lab.requests.labs import (
 from lab.requests.request import FieldMark, Request
 from lab.requests.snapshots import ChangeSnapshot, TakeSnapshot
 from lab.requests.tokens import CreateToken
+from lab.values import dataclass
 
 R = TypeVar("R", bound=Request)
 

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -27,6 +26,7 @@ from lab.errors import LimitReached
 from lab.requests.request import IN_SECONDS
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
+from lab.values import dataclass
 from lab.views.jobs import JobView
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -20,6 +20,7 @@ from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.observe.states import ListedState
 from lab.requests.request import Request
 from lab.state.records import LabWithNodes
+from lab.values import dataclass
 from lab.views.labs import Lab, LabView
 
 

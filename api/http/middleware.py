@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
 from lab.errors import ROOM_RETRY, HostUnfit, LabError
+from lab.values import dataclass
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HEADERS = (

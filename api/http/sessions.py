@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
 
@@ -15,6 +14,7 @@ from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
 from lab.api.http.session_path import session_path_of
 from lab.lifecycle.service.token import valid
+from lab.values import dataclass
 
 COOKIE = "lab_session"
 LASTS = 12 * 3600.0

@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -53,6 +52,7 @@ from lab.state.records import LabRecord
 from lab.state.service import JobKind, JobRecord
 from lab.state.store import Store
 from lab.undo import Undo
+from lab.values import dataclass
 from lab.views.datasets import DatasetView
 from lab.views.labs import LabView
 from lab.views.upgrades import UpgradeView

@@ -6,13 +6,13 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from lab.progress import Event
 from lab.state.service import JobRecord
 from lab.storage import Space
+from lab.values import dataclass
 
 _CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _QUANTILES = (0.5, 0.95)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from lab.api.core.core import Core
 from lab.api.events.eventlog import topic
@@ -11,6 +10,7 @@ from lab.api.http.auth import Caller
 from lab.state.jobs import OPEN
 from lab.state.records import EventRecord
 from lab.state.service import JobRecord
+from lab.values import dataclass
 
 _MOST = 500
 """Events of a job from which lines are made."""

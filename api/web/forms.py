@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from lab.requests.labs import BranchLab, ChangeLab, CreateLab, RollBack
 from lab.requests.request import Request
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import parse_duration
+from lab.values import dataclass
 
 R = TypeVar("R", bound=Request)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lab.blueprints import Link, gtid
+from lab.values import dataclass
 from lab.views.labs import Lab, NodeView
 from lab.views.tree import topology
 

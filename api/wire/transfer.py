@@ -14,7 +14,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import anyio
@@ -26,6 +26,7 @@ from lab.api.telemetry.logs import log
 from lab.api.wire.tunnel import read, watch, write
 from lab.errors import LabError
 from lab.progress import Event, Listener
+from lab.values import dataclass
 from lab.views.archives import ExportView, ImportView
 from lab.views.datasets import UploadView
 

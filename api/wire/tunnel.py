@@ -10,12 +10,13 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from fastapi import WebSocket, WebSocketDisconnect
 
 from lab.api.core.threads import in_thread
+from lab.values import dataclass
 
 PIECE = 1 << 16
 _LOOK_EVERY = 0.5

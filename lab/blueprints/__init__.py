@@ -8,7 +8,7 @@ ready, and which nodes users connect to. It reaches guests through ``Cluster`` o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
@@ -22,6 +22,7 @@ from lab.names import node_name
 from lab.options import Options
 from lab.spec import BLUEPRINTS, LabSpec, NodeSize
 from lab.suggest import did_you_mean
+from lab.values import dataclass
 from lab.wait import Deadline
 
 __all__ = ["BLUEPRINTS"]

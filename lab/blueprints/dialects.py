@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from lab.blueprints.switchover import Role
 from lab.config.enginefile import Authentication, DialectName, family_of, numbers
 from lab.errors import InvalidSpec
 from lab.passwords import NATIVE
+from lab.values import dataclass
 
 _NOBODY = "*" + "0" * 40
 """A hash that no password is known to have."""

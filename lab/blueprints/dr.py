@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from lab.blueprints import (
@@ -47,6 +47,7 @@ from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import NODES_LIMIT, NodeSize
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 T = TypeVar("T")

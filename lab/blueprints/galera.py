@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.blueprints import (
     Blueprint,
@@ -34,6 +34,7 @@ from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import NodeSize
+from lab.values import dataclass
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 _SYNCED = (

@@ -19,7 +19,7 @@ import re
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from lab.blueprints import (
@@ -45,6 +45,7 @@ from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import NodeSize
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")

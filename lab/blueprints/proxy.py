@@ -6,7 +6,7 @@ Source: the Galera documentation, "Galera Arbitrator".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import Template
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from lab.names import node_name
 from lab.options import Options
 from lab.spec import NODES_LIMIT, NodeSize
 from lab.units import MIB
+from lab.values import dataclass
 
 PROXY, ARBITER = "proxy", "arbiter"
 """The roles of nodes without data."""

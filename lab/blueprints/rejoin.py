@@ -20,10 +20,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from lab.blueprints import Cluster, Engine, Member, Remedy, Situation, proxy
 from lab.errors import CommandFailed, NotReady
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 _PROGRAM = "/usr/lib/lab/rejoin"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -49,6 +49,7 @@ from lab.names import node_name
 from lab.options import Topology
 from lab.spec import NodeSize
 from lab.units import format_duration
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _ACCOUNT = "replication@'%'"

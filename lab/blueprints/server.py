@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from string import Template
 
 from lab import users
@@ -25,6 +25,7 @@ from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.options import NONE, Options
 from lab.passwords import CACHING_SHA2, caching_sha2, native
 from lab.units import MIB
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 _IDENTIFY_SECONDS = 60.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.blueprints import (
     Blueprint,
@@ -21,6 +21,7 @@ from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.spec import NodeSize
+from lab.values import dataclass
 
 _ENGINES = {"mariadb": "MariaDB", "mysql": "MySQL"}
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from lab.blueprints import Cluster, Engine, Member, Promotion, Remedy, Situation, gtid
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest import network
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 PROGRAM = "/usr/lib/lab/source"

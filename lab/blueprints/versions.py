@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from lab.blueprints import Blueprint, Engine, Member
 from lab.config.enginefile import DialectName, family_of
+from lab.values import dataclass
 
 Series = tuple[int, ...]
 Where = Literal["link", "galera", "group"]

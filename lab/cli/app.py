@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from lab.cli.terminal.signals import Interrupts, write_stderr
 from lab.distribution import extra
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.cli.backend.local import Lifecycle

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -20,6 +20,7 @@ from lab.errors import InvalidSpec
 from lab.options import PROXY_NAMES, TOPOLOGIES
 from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.config.labfile import LabValues

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
+
+from lab.values import dataclass
 
 F = TypeVar("F", bound=Callable[..., object])
 

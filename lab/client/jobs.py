@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from lab.client.models import Job, read
 from lab.client.transport import Wire, path_of
 from lab.errors import LimitReached, NotReady
 from lab.progress import Event, Listener
+from lab.values import dataclass
 from lab.wait import Deadline
 
 AT_ONCE = 30.0

@@ -5,7 +5,7 @@ Unknown fields are ignored, so that a newer service can add some.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from lab.client.problem import error_of
 from lab.config.profile import PROFILES, risks
 from lab.errors import Interrupted, LabError, NotFound
+from lab.values import dataclass
 from lab.views.datasets import DatasetView
 from lab.views.jobs import JobView
 from lab.views.labs import Lab

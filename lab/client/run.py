@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lab.client.jobs import AT_ONCE, Jobs, deadline_of
@@ -39,6 +39,7 @@ from lab.requests.snapshots import (
     TakeSnapshot,
 )
 from lab.undo import Undo
+from lab.values import dataclass
 from lab.views.catalog import ImageView, TemplateView
 from lab.views.datasets import DatasetView
 from lab.views.host import GcReport

@@ -8,7 +8,6 @@ import os
 import re
 import ssl
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from lab.client.models import Page, read
 from lab.client.problem import MEDIA_TYPE, error_of, refusal
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.units import parse_time
+from lab.values import dataclass
 from lab.views.jobs import EventView
 from lab.wait import Deadline, attempts
 

@@ -8,13 +8,13 @@ Example::
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from lab.errors import InvalidSpec
 from lab.keys import Given, WrongType, complete, keys, parse_all, within
 from lab.names import check_dataset_name
 from lab.units import Seconds
+from lab.values import dataclass
 
 _LEAST = 60.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching, parse_all
 from lab.suggest import did_you_mean
+from lab.values import dataclass
 
 FILE = Path(__file__).parents[1] / "recipes" / "engines.toml"
 """Where they are declared, beside the recipes."""

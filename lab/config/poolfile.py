@@ -13,7 +13,7 @@ read when it starts.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +22,7 @@ from lab.errors import InvalidSpec
 from lab.keys import Given, Key, Keys, WrongType, keys, matching, parse_all, within
 from lab.options import OptionFile, Options
 from lab.spec import LabSpec
+from lab.values import dataclass
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 

@@ -13,7 +13,7 @@ theirs in a config file, as a base and what differs from it::
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 from lab.errors import InvalidSpec
@@ -30,6 +30,7 @@ from lab.keys import (
 )
 from lab.suggest import did_you_mean
 from lab.units import SIZE
+from lab.values import dataclass
 
 Layout = Literal["single", "split"]
 """Which volumes a node has: one for everything, or one each for system, data and logs."""

@@ -9,7 +9,7 @@ Example::
     max_ttl = "8h"
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from lab.config import datasetfile, poolfile
@@ -18,6 +18,7 @@ from lab.config.poolfile import WarmPool
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, keys, matching, parse_all, text, within
 from lab.units import GIB, MIB, Seconds, Size
+from lab.values import dataclass
 
 
 def _address(value: object) -> str:

@@ -6,7 +6,7 @@ for what that one does not say, ``/etc/lab/config.toml``.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -20,6 +20,7 @@ from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_
 from lab.paths import Home, default_root, from_user
 from lab.suggest import did_you_mean
 from lab.units import GIB, MIB, Lease, Seconds, Size
+from lab.values import dataclass
 
 Ports = tuple[int, int]
 """First and last of a range, both included."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.config.enginefile import DialectName, numbers
 from lab.datasets.dump import Statement, statements
 from lab.datasets.source import OWN
+from lab.values import dataclass
 
 _NOTHING = b"DO 0"
 """In the place of what is left out."""

@@ -22,7 +22,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,6 +33,7 @@ from lab.datasets.source import MAGIC, BackupDirectory, BackupStream
 from lab.datasets.survey import short
 from lab.errors import InvalidSpec
 from lab.units import MIB
+from lab.values import dataclass
 
 INFO = ("mariadb_backup_info", "xtrabackup_info")
 CHECKPOINTS = ("mariadb_backup_checkpoints", "xtrabackup_checkpoints")

@@ -18,7 +18,6 @@ import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -32,6 +31,7 @@ from lab.datasets.source import DataArchive, DataDirectory
 from lab.datasets.survey import short
 from lab.errors import InvalidSpec
 from lab.units import MIB
+from lab.values import dataclass
 
 Stopped = DataDirectory | DataArchive
 

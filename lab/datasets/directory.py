@@ -22,7 +22,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.config.enginefile import DialectName
@@ -34,6 +33,7 @@ from lab.datasets.source import PACKINGS, DumpDirectory
 from lab.datasets.survey import HEAD, database_of, header
 from lab.errors import InvalidSpec
 from lab.units import counted
+from lab.values import dataclass
 
 _SESSION = (
     "SET NAMES utf8mb4;"

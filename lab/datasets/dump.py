@@ -18,13 +18,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Literal
 
 from lab.distribution import extra
 from lab.errors import InvalidSpec
 from lab.units import GIB, MIB, format_size
+from lab.values import dataclass
 
 STATEMENT_LIMIT = GIB
 """Bytes of one statement, at most: max_allowed_packet has no larger value."""

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from lab.datasets.source import Generated, Sysbench, Tpcc
 from lab.units import MIB
+from lab.values import dataclass
 
 INSERT_BYTES = MIB
 """Of one INSERT, about; a server takes 16 MiB unless it is configured otherwise."""

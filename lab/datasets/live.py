@@ -19,7 +19,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO
 from urllib.parse import unquote
@@ -42,6 +42,7 @@ from lab.errors import CommandFailed, HostUnfit, InvalidSpec
 from lab.paths import writing
 from lab.texts import without_mark
 from lab.units import MIB
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _STALL = 1800.0

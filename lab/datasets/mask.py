@@ -24,7 +24,7 @@ import random
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -42,6 +42,7 @@ from lab.datasets.rules import REALISTIC, Rule, Rules
 from lab.distribution import extra
 from lab.errors import InvalidSpec
 from lab.units import GIB
+from lab.values import dataclass
 
 SCRATCH = "lab_mask_scratch"
 """The schema of the tables that masking needs; it is dropped at the end."""

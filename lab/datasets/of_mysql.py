@@ -14,7 +14,6 @@ import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from lab.config.enginefile import numbers
 from lab.datasets import backup as backups
@@ -26,6 +25,7 @@ from lab.datasets.redo import Redo
 from lab.datasets.source import BackupDirectory, BackupStream, DataDirectory
 from lab.datasets.survey import short
 from lab.errors import InvalidSpec
+from lab.values import dataclass
 
 _LONG = ((5, 7), (8, 0), (8, 4), (9, 7))
 """Series with long support: a server upgrades what is of the one before its own, or since."""

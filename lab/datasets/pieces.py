@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.datasets.dump import chunks
 from lab.errors import InvalidSpec
 from lab.units import MIB
+from lab.values import dataclass
 
 SMALL = 64 * MIB
 """Bytes of a file without rows, at most: it is read at once."""

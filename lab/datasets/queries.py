@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab import texts
 from lab.datasets.dump import Statement, statements
 from lab.errors import InvalidSpec
+from lab.values import dataclass
 
 NAME = "the queries of the dataset"
 SIZE_LIMIT = 64 << 10

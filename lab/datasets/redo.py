@@ -22,10 +22,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
 from lab.units import MIB
+from lab.values import dataclass
 
 HEAD = 12288
 """Bytes of ``ib_logfile0`` that are wanted."""

@@ -8,9 +8,9 @@ escaped as ``SELECT ... INTO OUTFILE`` does by default: no character set is conv
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from lab.datasets.columns import BINARIES, INTEGERS, TEXTS, Column, identifier
+from lab.values import dataclass
 
 _NUMBERS = INTEGERS.keys() | {"decimal", "float", "double"}
 _BYTES = (

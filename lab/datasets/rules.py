@@ -29,7 +29,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -41,6 +41,7 @@ from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, parse_all, text, within
 from lab.suggest import did_you_mean
 from lab.texts import read as read_file
+from lab.values import dataclass
 
 REALISTIC: Mapping[str, str] = {
     "email": "an address at example.com, example.net or example.org",

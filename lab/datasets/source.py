@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -38,6 +38,7 @@ from lab.errors import InvalidSpec, LabError
 from lab.keys import within
 from lab.names import check_host, check_lab_name
 from lab.paths import from_user
+from lab.values import dataclass
 
 PASSWORD_VARIABLE = "LAB_SOURCE_PASSWORD"  # noqa: S105  # only its name
 """The environment variable that holds the password of a live server."""

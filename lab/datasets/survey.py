@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Literal
 
@@ -27,6 +27,7 @@ from lab.datasets.collations import LANGUAGES, NAMED, OTHERS, UCA1400, nearest
 from lab.datasets.dump import STATEMENT_LIMIT, Statement, statements
 from lab.errors import InvalidSpec
 from lab.units import counted
+from lab.values import dataclass
 
 HEAD = 64 << 10
 """Bytes at a dump's start in which its header is, and of a statement in which signs are sought."""

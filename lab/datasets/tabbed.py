@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from lab.datasets.dump import STATEMENT_LIMIT
 from lab.errors import InvalidSpec
 from lab.units import format_size
+from lab.values import dataclass
 
 _NAME = rb"`(?:[^`\n]|``){1,300}`"
 _TABLE = re.compile(

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from lab.datasets.columns import SYSTEM, Column, connected, references
 from lab.units import MIB
+from lab.values import dataclass
 
 LEAST = MIB
 """Bytes of a table that is worth its statements: rebuilt, discarded, imported."""

@@ -11,7 +11,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +20,7 @@ from lab.exchange.frames import LIMIT, data_digest
 from lab.exchange.header import Part
 from lab.paths import writing
 from lab.storage import sparse
+from lab.values import dataclass
 
 _RECORD = struct.Struct(">QI32s")
 

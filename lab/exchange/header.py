@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from lab.errors import InvalidSpec
 from lab.exchange.frames import LIMIT, Version
 from lab.names import ArchiveKind
 from lab.spec import NODES_LIMIT, NodeSize
+from lab.values import dataclass
 
 Form = Literal["sparse", "changes", "stream"]
 """Bytes, zeros left out; what a volume changed of its image's; a stream of the storage."""

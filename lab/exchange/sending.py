@@ -6,7 +6,6 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from lab.exchange import header as headers
 from lab.exchange.arrival import Record, Tally
@@ -15,6 +14,7 @@ from lab.exchange.frames import FrameWriter, data_digest
 from lab.exchange.header import Header, Part
 from lab.progress import Progress
 from lab.units import format_size
+from lab.values import dataclass
 
 Wanted = Mapping[str, int]
 """The first chunk that is wanted, by the name of its part; other parts are not wanted."""

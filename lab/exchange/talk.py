@@ -20,7 +20,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from lab import run
@@ -37,6 +36,7 @@ from lab.errors import (
 )
 from lab.exchange.header import Header
 from lab.progress import Event, Progress
+from lab.values import dataclass
 
 PROTOCOL = 1
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lab.fake.inside import own_address, proxies, sql_port
 from lab.hypervisor import DirectBoot, Disk, GuestShape, GuestSpec, GuestState
 from lab.names import EVERYWHERE, GuestName
 from lab.storage import clone_lock
+from lab.values import dataclass
 
 
 @dataclass

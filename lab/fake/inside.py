@@ -15,7 +15,7 @@ import sqlite3
 import tarfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from lab.errors import StatementRefused
 from lab.guest import network, seed
 from lab.hypervisor import Disk
 from lab.passwords import CACHING_SHA2, NATIVE, caching_sha2, native
+from lab.values import dataclass
 
 MAGIC = b"lab-fake-guest 1\n"
 

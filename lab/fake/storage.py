@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from lab.config.profile import VolumeProfile
@@ -32,6 +32,7 @@ from lab.storage import (
     sparse,
     stream,
 )
+from lab.values import dataclass
 
 _STATE = "state.json"
 

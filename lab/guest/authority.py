@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import ip_address
 
 from cryptography import x509
@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from lab.values import dataclass
 
 _AUTHORITY_DAYS = 3652
 _NODE_DAYS = 366

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from lab.guest.authority import TlsKey
+from lab.values import dataclass
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64

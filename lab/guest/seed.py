@@ -11,7 +11,8 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from lab.values import dataclass
 
 SERIAL = "lab-seed"
 """The serial number by which the guest finds the disk."""

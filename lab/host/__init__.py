@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import ROOM_RETRY, HostUnfit
 from lab.host import cgroup
 from lab.units import format_size
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

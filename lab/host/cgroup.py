@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from lab.values import dataclass
 
 ROOT = Path("/sys/fs/cgroup")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Literal, NoReturn, Protocol, cast
 
@@ -11,6 +11,7 @@ from lab.errors import HostUnfit, LabError
 from lab.names import GuestName
 from lab.progress import never_halt
 from lab.storage import Tags, VolumeFormat
+from lab.values import dataclass
 
 GuestState = Literal["running", "paused", "stopped", "unknown"]
 """``unknown``: of a recorded guest whose hypervisor does not answer; no driver says that."""

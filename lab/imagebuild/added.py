@@ -13,7 +13,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any
 
@@ -21,6 +21,7 @@ from lab.config import tomlfile
 from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.keys import Key, WrongType, complete, keys, list_of, matching
 from lab.units import MIB, SIZE
+from lab.values import dataclass
 
 BASE = "/opt/lab/server"
 """Where a build is in its guest: the directory above the one with the server."""

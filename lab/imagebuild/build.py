@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.config.enginefile import series_of
@@ -27,6 +26,7 @@ from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.run import require, run
 from lab.units import GIB, format_size
+from lab.values import dataclass
 
 SPACE_NEEDED = 5 * GIB
 """Bytes that must be free where an image is built."""

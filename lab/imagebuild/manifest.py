@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from lab.errors import InvalidSpec
 from lab.storage import sparse
 from lab.units import MIB
+from lab.values import dataclass
 
 MANIFEST = "manifest.json"
 """The manifest's name, in the directory of the files it describes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from lab.imagebuild.added import Build
 from lab.keys import Given, Key, WrongType, complete, keys, list_of, matching
 from lab.suggest import did_you_mean
 from lab.units import GIB, MIB, SIZE
+from lab.values import dataclass
 
 HERE = Path(__file__).parent
 RECIPES = HERE.parent / "recipes"

@@ -10,8 +10,9 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from lab.values import dataclass
 
 OVERLAYS = ("etc", "usr")
 """The subdirectories of a recipe (and of guest/) that are laid over the root file system."""

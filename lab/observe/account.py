@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.names import LOOPBACK
 from lab.passwords import NATIVE
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

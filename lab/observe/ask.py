@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late  # until Python 3.10 not the built-in one
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab.blueprints import Blueprint, gtid
 from lab.blueprints.dialects import dialect_of, plugin_of
@@ -20,6 +20,7 @@ from lab.observe.states import NodeState, Requirement
 from lab.observe.target import Target, member_of
 from lab.observe.ways import Rows, Ways
 from lab.spec import NODES_LIMIT
+from lab.values import dataclass
 from lab.wait import Deadline
 
 Ask = Callable[[Target], Mapping[str, str]]

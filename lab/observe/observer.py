@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.observe.round import Observation
+from lab.values import dataclass
 from lab.wait import Deadline
 
 WATCHED_EVERY = 1.0

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab.blueprints import Blueprint, gtid
 from lab.errors import LabError, NotReady
@@ -25,6 +25,7 @@ from lab.observe.ask import THROUGH_PORT, WORST, Ask, ask_node, through_port
 from lab.observe.states import LabState, NodeState, Requirement
 from lab.observe.target import Target, size_of
 from lab.observe.ways import Ways
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _THREADS = 256

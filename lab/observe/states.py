@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from lab.values import dataclass
 
 NodeState = Literal[
     "ready", "degraded", "not-synced", "not-primary", "unreachable", "running", "paused", "stopped",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from lab.hypervisor import Hypervisor
 from lab.observe.account import Account
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -10,6 +9,7 @@ from msgspec import Meta
 from lab.names import LAB_NAME, ArchiveKind
 from lab.requests.labs import Ttl
 from lab.requests.request import EMPTY, HOST_ONLY, Request
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.exchange.frames import Sink

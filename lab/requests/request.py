@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from operator import gt, le, lt
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +18,7 @@ import msgspec
 from lab.errors import InvalidSpec
 from lab.names import FORMS
 from lab.units import format_duration, format_size
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from lab.errors import Conflict, HostUnfit, LabError
 from lab.locks.named import lock
 from lab.paths import Home, no_space, unwritable
 from lab.state import migrate
+from lab.values import dataclass
 
 BUSY_TIMEOUT = 10.0
 """Seconds to wait for another process that writes."""

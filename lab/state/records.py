@@ -6,12 +6,13 @@ Everywhere: times are UTC seconds since the epoch, durations are seconds, sizes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lab import options
 from lab.names import LOOPBACK, Owner
 from lab.spec import LabSpec, NodeSize
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.blueprints import Blueprint, NodePlan

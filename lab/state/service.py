@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from lab.state.records import Large
+from lab.values import dataclass
 
 Scope = Literal["read", "use", "admin"]
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]

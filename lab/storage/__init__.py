@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from lab.config.profile import VolumeProfile
 from lab.names import VolumeName
+from lab.values import dataclass
 
 Tags = Mapping[str, str]
 """Small texts kept with a volume or guest by its driver; keys ``[a-z][a-z_]*``."""

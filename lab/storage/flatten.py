@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import InvalidSpec
 from lab.run import run
 from lab.storage import Extent
 from lab.storage.qcow2_format import Backing, read_header
+from lab.values import dataclass
 
 _MAP_TIMEOUT = 120.0
 

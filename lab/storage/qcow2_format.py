@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import HostUnfit, InvalidSpec
+from lab.values import dataclass
 
 CLUSTER_BITS = 14
 """16 KiB clusters, the size of an InnoDB page.

@@ -19,11 +19,11 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
 from lab.storage import EXTENT, Content, Extent, Source
 from lab.storage.rules import check_label, check_size
+from lab.values import dataclass
 
 FORMAT = "lab-volume"
 

@@ -23,7 +23,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from lab.errors import HostUnfit, InvalidSpec
 from lab.names import VolumeName
 from lab.paths import entries, sync
 from lab.storage import Space, clone_lock, rules
+from lab.values import dataclass
 
 DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
 _KINDS = ("images", "labs", "templates")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lab.marks import Public
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

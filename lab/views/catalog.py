@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from lab.marks import ForAdmins, HostOnly, Public, Time, public
+from lab.values import dataclass
 from lab.views.labs import PlannedNode
 
 Use = Literal["current", "stale", "unused"]

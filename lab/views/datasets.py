@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from lab.marks import HostOnly, Public, Time, public
 from lab.progress import Step
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

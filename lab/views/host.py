@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.marks import Public, Time, public
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

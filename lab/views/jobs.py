@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lab.marks import Public, Time, public
 from lab.state.service import JobKind, JobState
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from lab.blueprints import Known, has_server
@@ -12,6 +12,7 @@ from lab.errors import NotFound
 from lab.marks import HostOnly, Login, Public, Time, login, public
 from lab.observe.states import ListedState, NodeState, Requirement
 from lab.progress import Step
+from lab.values import dataclass
 
 FIRST_USE = ("image", "template")
 """The steps of ``up`` that only the first lab of a kind has."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from lab.marks import Public, Time, public
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

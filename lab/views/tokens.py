@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from lab.marks import Public, Time, public
 from lab.state.service import Scope
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

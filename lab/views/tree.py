@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lab.schedule import ORIGIN
+from lab.values import dataclass
 from lab.views.labs import Link
 from lab.views.snapshots import SnapshotView
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Literal
 
 from lab.errors import NotReady
 from lab.marks import Public, public
 from lab.units import counted
+from lab.values import dataclass
 
 StepState = Literal["upgraded", "failed", "rolled back"]
 """How a step of an upgrade ended; rolled back: it failed, and the lab is as it was before it."""

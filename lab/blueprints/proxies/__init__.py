@@ -8,11 +8,11 @@ whether its server takes writes now (``/rw``) and whether it can be read from (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from lab.blueprints import Engine, Member, Service
 from lab.guest.seed import SeedFile
+from lab.values import dataclass
 
 RO_PORT, CHECK_PORT = 3307, 9200
 """Of a proxy's guest, for reads; of a server's checker."""

@@ -8,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.lifecycle.nodes.ssh import SshLogin

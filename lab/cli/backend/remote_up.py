@@ -6,7 +6,6 @@ import dataclasses
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,6 +14,7 @@ from lab.errors import Busy, Conflict, LabError
 from lab.lifecycle.labs import configuration
 from lab.progress import Event, Step
 from lab.requests.labs import EnsureLab
+from lab.values import dataclass
 from lab.views.labs import FIRST_USE
 from lab.wait import Deadline
 

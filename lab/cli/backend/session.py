@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, overload
+
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient

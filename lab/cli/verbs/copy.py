@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
@@ -25,6 +24,7 @@ from lab.lifecycle.nodes.ssh import scp_command
 from lab.names import check_lab_name, parse_node
 from lab.paths import remove_directory
 from lab.run import environment, require
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.views.labs import LabView, NodeView

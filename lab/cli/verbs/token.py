@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -14,6 +14,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.table import table
 from lab.units import format_duration, format_size
+from lab.values import dataclass
 from lab.views.tokens import TokenView
 
 if TYPE_CHECKING:

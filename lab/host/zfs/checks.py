@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from lab.host.finding import Finding, Level
 from lab.host.zfs.facts import Facts, Lvm, Needs, Pool, Unknown
 from lab.units import GIB, MIB, format_size
+from lab.values import dataclass
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from lab.config.profile import Profile
 from lab.host.finding import Level
+from lab.values import dataclass
 
 System = Literal["linux", "freebsd"]
 

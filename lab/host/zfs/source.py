@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from lab.errors import CommandFailed, HostUnfit
 from lab.host.zfs.facts import Unknown
+from lab.values import dataclass
 
 TIMEOUT = 10.0
 """The timeout of a program in seconds: on a suspended pool some hang."""

@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import Conflict, HostUnfit
@@ -25,6 +24,7 @@ from lab.hypervisor import GuestSpec
 from lab.hypervisor.bhyve import config
 from lab.names import GuestName
 from lab.storage import clone_lock
+from lab.values import dataclass
 
 _TAGS = "lab.json"
 _SOCKET_LIMIT = 103

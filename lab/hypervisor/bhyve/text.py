@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from lab.errors import HostUnfit
+from lab.values import dataclass
 
 State = Literal["running", "locked", "stopped"]
 """``locked``: starting or ending, or left by a crash of the host."""

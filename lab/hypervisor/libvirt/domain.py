@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -22,6 +21,7 @@ from lab.guest.network import segment_group
 from lab.hypervisor import DirectBoot, Disk, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 from lab.names import GuestName
+from lab.values import dataclass
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"

@@ -14,12 +14,13 @@ import pwd
 import socket
 import struct
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from lab.errors import HostUnfit
 from lab.hypervisor import Caution, Unanswered
 from lab.run import find, run
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 URI = "qemu:///session"

@@ -26,12 +26,12 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from lab.errors import LabError
+from lab.values import dataclass
 
 PAGE = 4096
 """Bytes of a page of RAM in a stream: the target's page size (x86)."""

@@ -14,7 +14,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from lab.imagebuild.trust import keyrings
 from lab.progress import Progress
 from lab.run import fence, output, run
 from lab.units import GIB, MIB
+from lab.values import dataclass
 
 FOREIGN = "foreign"
 """The directory that is all that the process which unpacks can see."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,6 +11,7 @@ from lab.config import tomlfile
 from lab.errors import InvalidSpec
 from lab.imagebuild.recipe import RECIPES
 from lab.keys import WrongType, complete, keys, parse_all
+from lab.values import dataclass
 
 FILE = RECIPES / "libraries.toml"
 _OF_C = frozenset({

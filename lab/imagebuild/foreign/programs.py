@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from lab.errors import InvalidSpec
 from lab.imagebuild.added import Common
 from lab.imagebuild.foreign.libraries import Needs, needs
 from lab.imagebuild.foreign.unpack import real
+from lab.values import dataclass
 
 _DIRECTORIES = ("bin", "sbin", "libexec", "scripts")
 _ORIGIN = re.compile(r"\$ORIGIN|\$\{ORIGIN\}")

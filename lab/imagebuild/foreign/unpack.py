@@ -17,13 +17,14 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from lab.distribution import extra
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.units import GIB, MIB, format_size
+from lab.values import dataclass
 
 BYTES = 24 * GIB
 """Of all files, at most: a debug build with its test suite has 5 GiB."""

@@ -13,7 +13,6 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.config.profile import VOLUMES, Layout
@@ -31,6 +30,7 @@ from lab.progress import Progress
 from lab.spec import NodeSize
 from lab.storage import sparse
 from lab.units import GIB, MIB, format_size
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 RESULT = "lab-result"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from lab.requests.archives import Destination, ExportArchive
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import VolumeSnapshot, sparse
 from lab.units import MIB
+from lab.values import dataclass
 from lab.views.archives import ExportView
 
 

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ from lab.spec import LabSpec
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
 from lab.storage.overwrite import overwrite
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

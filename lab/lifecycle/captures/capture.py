@@ -7,7 +7,7 @@ volumes belong to it follow from ``Capture.ref``, its owner and label.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab.errors import NotFound
 from lab.lifecycle.core.context import Context
@@ -16,6 +16,7 @@ from lab.schedule import ORIGIN
 from lab.spec import NodeSize
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

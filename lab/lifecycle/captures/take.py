@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab.errors import Interrupted, LabError
 from lab.hypervisor import Memory, MemoryImage
@@ -23,6 +23,7 @@ from lab.names import CaptureRef, GuestName, VolumeName
 from lab.paths import REACHABLE, make_directory, remove_directory, writing
 from lab.storage import VolumeSnapshot
 from lab.undo import Undo
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -22,6 +21,7 @@ from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
 from lab.state import open_late
 from lab.storage import Storage
+from lab.values import dataclass
 from lab.wait import Deadline
 
 if TYPE_CHECKING:

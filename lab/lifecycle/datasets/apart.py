@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
 from lab.paths import replaced
 from lab.units import GIB, MIB, format_size
+from lab.values import dataclass
 from lab.wait import Deadline
 
 MEMORY = 2 * GIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab.blueprints import blueprint, with_options
@@ -61,6 +61,7 @@ from lab.requests.datasets import CreateDataset
 from lab.spec import NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
+from lab.values import dataclass
 from lab.views.datasets import DatasetView, PersonalColumn
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from lab.blueprints import Blueprint, blueprint
 from lab.blueprints.dialects import DIALECTS
 from lab.config.enginefile import Family, engines, families, family_of
@@ -19,6 +17,7 @@ from lab.lifecycle.images.order import lacking, required, unusable
 from lab.names import is_engine_name
 from lab.paths import Home
 from lab.suggest import did_you_mean
+from lab.values import dataclass
 
 _BLUEPRINTS = ("galera", "pxc", "replication")
 """What labs are of where a request names no blueprint: the first that runs on the engine."""

@@ -7,7 +7,7 @@ import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lab import host
@@ -46,6 +46,7 @@ from lab.progress import ByteProgress
 from lab.spec import NodeSize
 from lab.storage import Volume
 from lab.units import GIB, MIB
+from lab.values import dataclass
 
 _SPOOL, _MASKED = "spool", "masked"
 """Volumes with SQL."""

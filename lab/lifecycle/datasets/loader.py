@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lab.blueprints import Engine, NodePlan, with_options
@@ -34,6 +34,7 @@ from lab.spec import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
 from lab.units import MIB
+from lab.values import dataclass
 
 _LOAD = "/usr/lib/lab/load"
 _SQL = "/usr/lib/lab/sql"

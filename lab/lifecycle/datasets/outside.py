@@ -6,10 +6,10 @@ Nothing of it is lost or kept without a word: a note for each, and fields of the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lab.config.enginefile import DialectName, family_of
 from lab.lifecycle.datasets.loader import Server
+from lab.values import dataclass
 
 _SYSTEM = "('mysql', 'sys', 'information_schema', 'performance_schema')"
 

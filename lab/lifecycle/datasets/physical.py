@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.config.enginefile import DialectName
@@ -18,6 +17,7 @@ from lab.lifecycle.datasets.loader import Refused, Server
 from lab.paths import new_file
 from lab.progress import ByteProgress
 from lab.units import MIB
+from lab.values import dataclass
 
 Physical = BackupDirectory | BackupStream | DataDirectory | DataArchive
 

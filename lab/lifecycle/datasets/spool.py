@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import BinaryIO
@@ -46,6 +46,7 @@ from lab.errors import InvalidSpec
 from lab.paths import new_file, writing
 from lab.storage.sparse import fill
 from lab.units import MIB
+from lab.values import dataclass
 
 _ALL = Selection()
 _SECRET = re.compile(rb"\b(?:IDENTIFIED|PASSWORD)\b", re.IGNORECASE)

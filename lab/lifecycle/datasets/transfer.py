@@ -8,7 +8,6 @@ take as long as the first load.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lab.datasets.columns import SYSTEM, Column
 from lab.datasets.rows import ELSEWHERE, Rows, reading, rows_of, shared
@@ -23,6 +22,7 @@ from lab.datasets.tablespaces import (
 from lab.errors import CommandFailed
 from lab.lifecycle.datasets.loader import FIRST, LAST, ROWS, Refused, Server, failed, refused
 from lab.progress import ByteProgress
+from lab.values import dataclass
 
 _WHAT = "the masked data"
 _DATABASES = (

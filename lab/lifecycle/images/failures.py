@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from lab.errors import HostUnfit, LabError, OutOfReach
@@ -30,6 +30,7 @@ from lab.imagebuild.recipe import Recipe
 from lab.lifecycle.core.context import Context
 from lab.paths import Home
 from lab.remembered import forget, recall, remember
+from lab.values import dataclass
 
 LASTS = 86_400.0
 """Seconds for which a failed engine is not retried automatically."""

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from lab.state.records import ImageRecord
 from lab.storage import VolumeSnapshot
 from lab.suggest import did_you_mean
 from lab.undo import Undo
+from lab.values import dataclass
 from lab.views.catalog import ImageView
 
 _SETTLED = 2.0

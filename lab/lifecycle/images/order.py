@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -40,6 +40,7 @@ from lab.options import Options
 from lab.paths import Home
 from lab.spec import LabSpec
 from lab.units import format_size
+from lab.values import dataclass
 
 _UPGRADE = "upgrade"
 """The feature of builds that have the program by which servers upgrade their system tables."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 
@@ -14,6 +14,7 @@ from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.context import Context
 from lab.paths import replaced
 from lab.state.records import ImageRecord
+from lab.values import dataclass
 
 INFO = "dataset.json"
 """The name of what is recorded of a version, in the directory of its image."""

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from lab.config.profile import Profile
@@ -18,6 +18,7 @@ from lab.names import Owner, VolumeName
 from lab.paths import sync, writing
 from lab.state.records import ResourceKind
 from lab.storage import VolumeSnapshot
+from lab.values import dataclass
 
 BASE = "base"
 """The node and the snapshot label of an image's volumes."""

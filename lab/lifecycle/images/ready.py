@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from lab.blueprints import Engine, NodePlan
 from lab.errors import LabError, NotFound
 from lab.hypervisor import DirectBoot, FirmwareBoot
 from lab.names import Owner
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.lifecycle.core.context import Context

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from lab.blueprints import Blueprint, with_options
@@ -13,6 +12,7 @@ from lab.names import parse_node
 from lab.observe.ways import Rows
 from lab.options import NONE, of
 from lab.suggest import did_you_mean
+from lab.values import dataclass
 from lab.views.labs import LabView, NodeView
 from lab.wait import Deadline, attempts
 

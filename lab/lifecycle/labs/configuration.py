@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from lab import options
@@ -14,6 +14,7 @@ from lab.spec import LabSpec
 from lab.state import records
 from lab.state.records import LabRecord, Requested
 from lab.units import format_size
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.views.labs import LabView

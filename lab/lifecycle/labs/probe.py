@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from types import TracebackType
 
@@ -20,6 +20,7 @@ from lab.lifecycle.nodes.inspect import lab, nodes_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.observe.account import Account
 from lab.state.records import LabRecord
+from lab.values import dataclass
 from lab.views.labs import Link
 from lab.views.upgrades import ReplicatedView
 from lab.wait import Deadline, attempts

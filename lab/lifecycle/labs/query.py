@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from lab.blueprints import has_server
@@ -22,6 +22,7 @@ from lab.observe.ask import account_at
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import writing
 from lab.run import environment, find
+from lab.values import dataclass
 
 _QUERY_SECONDS = 600.0
 

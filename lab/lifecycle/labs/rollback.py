@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from lab import host
@@ -43,6 +42,7 @@ from lab.requests.labs import RollBack
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
 from lab.undo import Undo
+from lab.values import dataclass
 from lab.views.labs import LabView
 from lab.wait import Deadline
 

@@ -8,12 +8,12 @@ no performance_schema, MariaDB's have none by default.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from lab.datasets import queries
 from lab.errors import LabError
 from lab.observe.ways import Rows
 from lab.texts import printable
+from lab.values import dataclass
 from lab.views.upgrades import Difference, StatementView
 from lab.wait import Deadline
 

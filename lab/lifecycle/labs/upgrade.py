@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lab.blueprints import Release
 from lab.blueprints.dialects import Versioned, dialect_of
@@ -53,6 +53,7 @@ from lab.observe.ways import Rows
 from lab.requests.labs import RollBack, UpgradeLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.state.records import LabRecord
+from lab.values import dataclass
 from lab.views.upgrades import OptionView, Partial, Transfer, UpgradeStep, UpgradeView
 
 _SECONDS = 60.0

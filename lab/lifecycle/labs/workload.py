@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 
 from lab import run
@@ -12,6 +12,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.nodes.inspect import lab
 from lab.texts import printable
+from lab.values import dataclass
 from lab.views.upgrades import WorkloadView
 
 _LINES = 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.blueprints import Blueprint, Engine, Member, server, writers_of
@@ -33,6 +32,7 @@ from lab.schedule import ORIGIN
 from lab.state.records import ResourceKind
 from lab.storage import Volume
 from lab.units import counted
+from lab.values import dataclass
 from lab.wait import Deadline, attempts
 
 _LOOK_EVERY = 0.4  # seconds; each look costs an emulated guest some of its processor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lab.blueprints import Blueprint
 from lab.lifecycle.core.context import Context
@@ -14,6 +13,7 @@ from lab.lifecycle.nodes.personalise import Prepared
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.observe.account import Account
 from lab.observe.ask import through_port
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _POLL = 0.02  # seconds; everything runs already

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ from lab.observe.target import member_of
 from lab.spec import NodeSize
 from lab.state.records import NodeRecord
 from lab.storage import Volume
+from lab.values import dataclass
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from lab.blueprints import Blueprint, Engine, Remedy, Situation
 from lab.errors import LabError
@@ -18,6 +18,7 @@ from lab.lifecycle.nodes.nodes import Node, engines_of
 from lab.lifecycle.nodes.personalise import set_clocks
 from lab.lifecycle.nodes.readiness import first_missing, not_ready
 from lab.observe.ask import Ask, through_agent
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _SECONDS = 30.0

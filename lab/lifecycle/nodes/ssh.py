@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
 from lab.marks import Public, public
+from lab.values import dataclass
 
 _SSH_PORT = 22
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lab.blueprints import Known, Link, has_server
@@ -12,6 +12,7 @@ from lab.errors import LabError
 from lab.lifecycle.nodes.connection import elects, follows, links_of
 from lab.observe.round import Observation, Observed
 from lab.state.records import LabWithNodes, NodeRecord
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.state.store import Store

@@ -9,7 +9,6 @@ when it begins; so the list of processes is looked at as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lab.errors import NotReady
 from lab.hypervisor import Guest
@@ -21,6 +20,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.names import GuestName
 from lab.observe.ask import account_at
 from lab.observe.ways import Rows
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _COUNTERS = "SHOW GLOBAL STATUS LIKE 'Com%'"

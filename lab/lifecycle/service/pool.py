@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lab.blueprints import blueprint_of, planned
@@ -30,6 +30,7 @@ from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.store import Store
+from lab.values import dataclass
 
 _PATIENCE = 1.0
 """Seconds within which a node must answer before its lab is claimed."""

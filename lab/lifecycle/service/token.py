@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import asdict
@@ -18,6 +18,7 @@ from lab.errors import Conflict, NotFound, Unauthorized
 from lab.requests import request
 from lab.requests.tokens import CreateToken
 from lab.state.service import Scope, TokenRecord
+from lab.values import dataclass
 from lab.views.tokens import TokenView, Used
 
 if TYPE_CHECKING:

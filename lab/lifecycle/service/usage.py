@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from lab.imagebuild.recipe import load, recipes
 from lab.lifecycle.snapshots import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.storage import sparse
+from lab.values import dataclass
 from lab.views.tokens import Used
 
 if TYPE_CHECKING:

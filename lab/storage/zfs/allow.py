@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from lab.values import dataclass
 
 PERMISSIONS = (
     "clone", "create", "destroy", "hold", "mount", "receive", "release", "rename", "rollback",

@@ -14,7 +14,6 @@ import contextlib
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import HostUnfit
@@ -22,6 +21,7 @@ from lab.locks import flock
 from lab.names import VolumeName
 from lab.paths import PRIVATE, entries, make_directory
 from lab.storage import clone_lock
+from lab.values import dataclass
 from lab.wait import Deadline
 
 _NOTE = "call"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from lab.values import dataclass
 
 COLUMNS = "name,property,value,source"
 SOURCES = "local,none"

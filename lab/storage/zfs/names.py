@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from lab.errors import InvalidSpec
 from lab.names import Owner, VolumeName
+from lab.values import dataclass
 
 NAME_LIMIT = 255
 """The maximum length of a full name in bytes (ZFS_MAX_DATASET_NAME_LEN less one)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from lab.errors import Conflict, HostUnfit
@@ -13,6 +12,7 @@ from lab.storage.zfs.allow import RULE, User, missing
 from lab.storage.zfs.commands import Commands
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.properties import FOLDER, HOME, options
+from lab.values import dataclass
 
 _WANTED = {
     "mountpoint": "none",

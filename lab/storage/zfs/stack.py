@@ -9,7 +9,6 @@ origin.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from lab.names import VolumeName
 from lab.storage import Volume, VolumeSnapshot
@@ -17,6 +16,7 @@ from lab.storage.zfs import links
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
 from lab.storage.zfs.properties import DROPPED, HOME, tags_of
+from lab.values import dataclass
 
 
 @dataclass(frozen=True)
