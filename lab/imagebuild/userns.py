@@ -19,9 +19,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass  # not ours: setup-host runs this file alone
 from pathlib import Path
-
-from lab.values import dataclass
 
 NEEDED = 65536
 """Subordinate ids that a Debian root file system takes: ``nobody`` is 65534."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -82,6 +83,7 @@ class Site:
     def guest(self, node: str = "n1", home: str = "") -> GuestSpec:
         """A guest as it could be started, with its files in place."""
         name = GuestName(f"lab-{self.token}-{node}")
+        sql, ssh, segment = free_ports(3)
         return GuestSpec(
             name=name,
             tags={"home": home or self.home, "owner": f"lab:{self.token}", "node": node},
@@ -91,8 +93,8 @@ class Site:
             network=Network(
                 "52:54:00:4c:00:01",
                 "52:54:00:4c:01:01",
-                (Forward(free_port(), 3306), Forward(free_port(), 22)) if self.forwards else (),
-                free_port(),
+                (Forward(sql, 3306), Forward(ssh, 22)) if self.forwards else (),
+                segment,
             ),
             boot=self.kernel() if self.direct else FirmwareBoot(),
             console_log=self.directory / f"{node}.log",
@@ -160,6 +162,13 @@ def states(hypervisor: Hypervisor) -> dict[str, str]:
 
 def free_port() -> int:
     """A port of the loopback that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody has now: different ones, as they are drawn together."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]

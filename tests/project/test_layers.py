@@ -29,7 +29,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         {
             "config", "keys", "marks", "locks", "remembered", "paths", "spec", "options", "names",
             "schedule", "texts", "units", "errors", "run", "wait", "undo", "progress", "suggest",
-            "users", "passwords", "distribution",
+            "values", "users", "passwords", "distribution",
         }
     ),
 )  # fmt: skip
