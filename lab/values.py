@@ -69,7 +69,7 @@ class _Fields:
 
 
 def _new(its: type, /, *_: object, **__: object) -> object:
-    # Not removed from the class: Python would go on to call ``object.__new__`` with arguments.
+    # Not removed from the class: Python would then call ``object.__new__`` with the arguments.
     return object.__new__(its)
 
 

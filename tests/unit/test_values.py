@@ -102,7 +102,7 @@ def test_a_class_that_nobody_used_is_complete_for_who_looks_at_it() -> None:
 
 
 def test_two_threads_may_be_the_first() -> None:
-    """Protects programs with threads: nobody sees a class that is half made."""
+    """Protects programs with threads: nobody sees a class that is incomplete."""
     for _ in range(200):
 
         @dataclass(frozen=True)
