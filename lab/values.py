@@ -20,16 +20,17 @@ T = TypeVar("T")
 
 _FIELDS = "__dataclass_fields__"
 _making = threading.RLock()
+_whole = dataclasses.dataclass  # noqa: TID251
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass  # noqa: TID251
 else:
 
     def dataclass(cls: type[T] | None = None, /, **options: Any) -> Any:
         """See ``dataclasses.dataclass``."""
         if cls is None:
             return lambda cls: dataclass(cls, **options)
-        return cls if _deferred(cls, options) else dataclasses.dataclass(cls, **options)
+        return cls if _deferred(cls, options) else _whole(cls, **options)
 
 
 def _deferred(cls: type, options: dict[str, Any]) -> bool:
@@ -43,7 +44,7 @@ def _deferred(cls: type, options: dict[str, Any]) -> bool:
         nonlocal done
         with _making:  # of two threads, one makes them and the other waits
             if not done:
-                dataclasses.dataclass(**options)(cls)
+                _whole(cls, **options)
                 cls.__new__ = staticmethod(_new)  # type: ignore[method-assign,assignment]
                 done = True
 
