@@ -643,7 +643,7 @@ SIGNS: dict[str, _Sign] = {
         "they are visible, also to SELECT * and INSERT without a list of columns", commented=True,
     ),
     "invisible indexes": _Sign(
-        _code(rb"\bKEY\s+`[^`]+`\s*\([^\n]*/\*!80000 INVISIBLE \*/"), None, (8, 0, 1),
+        _code(rb"\bKEY\s+`[^`]+`\s*\([^\n]{0,3000}/\*!80000 INVISIBLE \*/"), None, (8, 0, 1),
         "invisible indexes",
         "ALTER TABLE ... ALTER INDEX ... IGNORED in a file of --sql hides them",
         "they are used like others", commented=True,

@@ -11,12 +11,15 @@ import ast
 import importlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+_parser = importlib.import_module("re._parser" if hasattr(re, "_parser") else "sre_parse")
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 64 << 10
@@ -131,8 +134,51 @@ def hostile(pattern: str) -> Iterator[str]:
     for part in parts:
         for start in ("", *parts[:2]):
             yield start + (part * (SIZE // len(part)))[: SIZE - len(start)]
+    for start in beginnings(pattern):
+        yield start * (SIZE // len(start))
+        yield (start + "x") * (SIZE // (len(start) + 1))
     for pair in ("\\'", "``", "x`", "\n `", '\\"', "*/", "/*", "A1", "a.", "-0"):
         yield pair * (SIZE // 2)
+
+
+def beginnings(pattern: str) -> Iterator[str]:
+    """What the first parts of a pattern match: each place where one is, is tried to the end."""
+    tree = list(_parser.parse(pattern))
+    found = [_example(tree[:count]) for count in range(1, len(tree) + 1)]
+    yield from dict.fromkeys(text for text in found if text)
+
+
+def _example(tree: Iterable[tuple[Any, Any]]) -> str:
+    """A short text that a parsed pattern matches, but for what it looks ahead or behind for."""
+    return "".join(_part(str(kind), value) for kind, value in tree)
+
+
+def _part(kind: str, value: Any) -> str:
+    found = ""
+    if kind == "LITERAL":
+        found = chr(value)
+    elif kind in ("NOT_LITERAL", "ANY"):
+        found = "b" if value != ord("b") else "c"
+    elif kind == "IN":
+        found = _one_of(value)
+    elif kind == "BRANCH":
+        found = _example(value[1][0])
+    elif kind in ("SUBPATTERN", "ATOMIC_GROUP"):
+        found = _example(value[-1] if kind == "SUBPATTERN" else value)
+    elif kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        found = _example(value[2]) * max(1, value[0])
+    return found
+
+
+def _one_of(items: Sequence[tuple[Any, Any]]) -> str:
+    """A character of a set."""
+    if str(items[0][0]) == "NEGATE":
+        compiled = [_example([one]) for one in items[1:]]
+        return next((one for one in "b0 _\n;" if one not in compiled), "é")
+    kind, value = items[0]
+    if str(kind) == "CATEGORY":
+        return {"DIGIT": "1", "SPACE": " ", "WORD": "a"}.get(str(value).split("_")[-1], "-")
+    return chr(value[0] if str(kind) == "RANGE" else value)
 
 
 @pytest.mark.parametrize("use", sorted(set(uses()), key=str), ids=str)
@@ -173,3 +219,10 @@ def test_what_backtracks_is_found() -> None:
     text = next(one for one in hostile(compiled.pattern) if one.startswith("\n\n"))
     assert slow(compiled, "search", text[: SIZE // 4])
     assert not slow(compiled, "search", text[: SIZE >> 7]), "what is short takes no time"
+
+
+def test_what_is_tried_from_each_of_its_beginnings_is_found() -> None:
+    """The trial itself: a pattern of this kind read a megabyte for ten seconds."""
+    compiled = re.compile(r"SET\s+NAMES\s*=[^;]*;\s*GO")
+    assert "SET NAMES =" in set(beginnings(compiled.pattern))
+    assert any(slow(compiled, "search", text) for text in hostile(compiled.pattern))
