@@ -73,6 +73,8 @@ class FakeChannel:
             return _SAID[argv[0]]
         if argv[0] == "/usr/lib/lab/carry":
             return self._servers.carry(self._guest)
+        if argv[0] == "/usr/lib/lab/sql" and self._servers.has_no_server(self._guest):
+            raise CommandFailed(argv, 2, stderr="No such file or directory", where=self._guest)
         if argv[0] == "/usr/lib/lab/sql" or list(argv) == ["/usr/lib/lab/source", "follow"]:
             return self._statements(argv, stdin.decode().splitlines()).encode()
         if argv[0] in clients():

@@ -131,6 +131,11 @@ class FakeServers:
             record = self._awake(guest)
             return proxy.proxied(record, self._running_with(record))
 
+    def has_no_server(self, guest: GuestName) -> bool:
+        """Whether a guest is a proxy or an arbiter."""
+        with self._guests.hold():
+            return proxy.has_no_server(self._guests.find(guest, self._home))
+
     def inside(self, guest: GuestName) -> Inside:
         """What a guest has on its disk, for tests to look at; raises NotFound."""
         with self._guests.hold():

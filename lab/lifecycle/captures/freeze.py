@@ -45,7 +45,7 @@ def freeze(
     else:
         # Clones may have to boot: a node that goes back alone, or where the RAM is refused. Whom it
         # follows, MariaDB has in files that it does not sync.
-        write_out(ctx, guests)
+        write_out(ctx, nodes)
         memory = memory_of(ctx.hypervisor)
         memory.pause(guests)
         each(
@@ -62,30 +62,30 @@ def freeze(
     return captured(ctx, ref, nodes, snapshots, warm=warm)
 
 
-def write_out(ctx: Context, guests: Sequence[GuestName], flush: Sequence[str] = ()) -> None:
-    """Have servers and file systems of ``guests`` write everything to their disks.
+def write_out(ctx: Context, nodes: Sequence[Node], flush: Sequence[str] = ()) -> None:
+    """Have servers and file systems of ``nodes`` write everything to their disks.
 
-    First the statements ``flush`` of the blueprint, then the files. A guest that does not answer
-    is skipped, with a note: it is as if its power failed.
+    First the statements ``flush`` of the blueprint, where there is a server, then the files. A node
+    that does not answer is skipped, with a note: it is as if its power failed.
     """
     skipped: dict[GuestName, str] = {}
-    orders: list[tuple[list[str], bytes]] = [(["/bin/sync"], b"")]
-    if flush:
-        stdin = "".join(f"{statement}\n" for statement in flush).encode()
-        orders.insert(0, (["/usr/lib/lab/sql"], stdin))
+    statements = "".join(f"{statement}\n" for statement in flush).encode()
 
-    def flush_guest(guest: GuestName, halt: Callable[[], None]) -> None:
+    def flush_node(node: Node, halt: Callable[[], None]) -> None:
+        orders = [(["/bin/sync"], b"")]
+        if statements and node.has_server:
+            orders.insert(0, (["/usr/lib/lab/sql"], statements))
         for argv, stdin in orders:
             try:
-                channel = ctx.hypervisor.channel(guest)
+                channel = ctx.hypervisor.channel(node.guest)
                 channel.run(argv, stdin=stdin, timeout=_FLUSH_SECONDS, halt=halt)
             except Interrupted:
                 raise
             except LabError as error:
-                skipped.setdefault(guest, error.what)
+                skipped.setdefault(node.guest, error.what)
 
-    each_until(flush_guest, guests, ctx.progress.halt)
-    for guest in guests:
+    each_until(flush_node, nodes, ctx.progress.halt)
+    for guest in (node.guest for node in nodes):
         if why := skipped.get(guest):
             ctx.progress.note(
                 "flush", f"{guest} was not flushed, as if its power failed at this moment: {why}"

@@ -63,7 +63,9 @@ def _stop_all(ctx: Context, record: LabRecord, nodes: Sequence[Node], *, force: 
     guests = [n.guest for n in nodes if n.guest in running_guests]
     if not force:
         # A stop that was killed may have paused some: they were written out before that.
-        awake = [guest for guest in guests if running_guests[guest].state == "running"]
+        awake = [
+            n for n in nodes if n.guest in guests and running_guests[n.guest].state == "running"
+        ]
         write_out(ctx, awake, record.plan.flush)
         if (memory := ctx.hypervisor.memory) is not None:
             memory.pause(guests)

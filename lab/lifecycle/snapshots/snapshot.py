@@ -394,7 +394,7 @@ def _take(
     with ctx.progress.step("snapshot", f"taking the snapshot {label}"):
         running = _running(ctx, nodes)
         why_cold = _why_cold(ctx, nodes, running) if ram else "it was taken with disks only"
-        write_out(ctx, running, record.plan.flush)
+        write_out(ctx, [node for node in nodes if node.guest in running], record.plan.flush)
         made = captures.take(
             ctx,
             CaptureRef(blank.owner, label),
