@@ -40,7 +40,7 @@ from lab.wait import Deadline
 T = TypeVar("T")
 
 _LOST_EVERY = 5.0
-TIMES = 3
+READS = 3
 """How often labs are read that commands change while they are looked at."""
 _ROUND = 0.5
 """Seconds that a round takes beyond its limit."""

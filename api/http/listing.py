@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 from lab.api.core.core import Core
-from lab.api.core.observing import TIMES, Observing, Seen
+from lab.api.core.observing import READS, Observing, Seen
 from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.observe.states import ListedState
@@ -66,7 +66,7 @@ class Items:
 
 def page_of(core: Core, caller: Caller, selection: LabSelection) -> Items:
     """The labs that the caller may see and wants, observed just now."""
-    for _ in range(TIMES):
+    for _ in range(READS):
         labs = core.observing.labs()
         lost = core.observing.lost() if _sees_lost(caller, selection) else {}
         chosen = _chosen(labs, lost, caller, selection)

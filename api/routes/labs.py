@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
-from lab.api.core.observing import TIMES
+from lab.api.core.observing import READS
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
 from lab.api.http.answers import model, page
@@ -233,7 +233,7 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
     record = core.store.labs.find(name)
     if record is not None or caller.project is not None:
         record = caller.lab(core, name)
-        for _ in range(TIMES):
+        for _ in range(READS):
             if core.observing.fresh(one for one in [core.observing.labs().get(name)] if one):
                 break
         found = core.observing.seen(name)

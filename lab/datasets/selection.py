@@ -1,4 +1,4 @@
-"""What of a live server is loaded: apart from its reader, which `lab up` has no use for."""
+"""What of a live server is loaded: apart from its reader, which `lab up` does not import."""
 
 from __future__ import annotations
 
