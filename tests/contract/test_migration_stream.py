@@ -87,6 +87,31 @@ def test_a_copy_of_a_restored_guest_has_its_ram(qemu: Path, short: Path, readabl
         assert copy.ask({"execute": "query-status"})["status"] == "running"
 
 
+def test_a_restored_guest_is_not_announced(qemu: Path, short: Path) -> None:
+    """Protects the time of a clone: for each announcement, an emulated guest waits 0.1 s for QEMU.
+
+    Those of the guest's driver and those of QEMU itself, which are seen here, are set by one
+    parameter.
+    """
+    (short / "run").mkdir()
+    packets = short / "packets"
+    image = MemoryImage(short / "former.ram", short / "former.state", SIZE)
+    card = ("-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile=")
+    with started(qemu, short, _arguments(image.ram, *card, share="on")) as former:
+        device_state.save(former.ask, short / "run", image.state, None)
+    seen = ("-object", f"filter-dump,id=seen,netdev=net,file={packets}")
+    words = _arguments(image.ram, *card, *seen, "-incoming", "defer", share="off")
+    with started(qemu, short, words) as clone:
+        device_state.load(clone.ask, short / "run", image.state, None)
+        clone.ask({"execute": "cont"})
+        until(lambda: None, Deadline.after(0.5), first=0.1)  # the first would come at once
+        header = packets.stat().st_size
+        parameters = {"initial": 50, "max": 550, "rounds": 1, "step": 50}
+        clone.ask({"execute": "announce-self", "arguments": parameters})
+        assert until(lambda: packets.stat().st_size > header or None, Deadline.after(10))
+    assert header == 24  # of the file
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
 def test_a_guest_survives_a_full_home_in_memory(short: Path) -> None:
     """Protects labs of a home on tmpfs: a hole of the RAM file that is read takes space there."""
