@@ -168,6 +168,31 @@ def test_files_are_replaced_with_their_modes(port: Port, tmp_path: Path) -> None
     assert old.read_bytes() == b""
 
 
+def test_a_file_that_is_alike_is_written_over(port: Port, tmp_path: Path) -> None:
+    """Protects the time of a clone: a new file takes ten times as long.
+
+    Nothing else gets what is written: no file that a link leads to, or that has another name.
+    """
+    key, other, link = tmp_path / "key.pem", tmp_path / "other", tmp_path / "link.pem"
+    for content in (b"a key", b"k", b"", b"a longer key"):
+        assert port.tell(item("file", str(key), "600", ME, content)) == "ok"
+        before = key.stat().st_ino
+        assert port.tell(item("file", str(key), "600", ME, content[::-1])) == "ok"
+        assert (key.read_bytes(), key.stat().st_ino) == (content[::-1], before)
+    other.write_text("theirs")
+    other.chmod(0o600)
+    link.symlink_to(other)
+    assert port.tell(item("file", str(link), "600", ME, "ours")) == "ok"
+    assert (link.is_symlink(), link.read_text(), other.read_text()) == (False, "ours", "theirs")
+    link.unlink()
+    link.hardlink_to(other)
+    assert port.tell(item("file", str(link), "600", ME, "ours")) == "ok"
+    assert (link.read_text(), other.read_text()) == ("ours", "theirs")
+    key.chmod(0o644)
+    assert port.tell(item("file", str(key), "600", ME, "secret")) == "ok"
+    assert (key.stat().st_mode & 0o7777, key.stat().st_ino) != (0o644, before)
+
+
 def test_a_new_host_key_ends_what_serves_connections(port: Port, tmp_path: Path) -> None:
     """Protects a capture's SSH host key, which is in the memory of each process of sshd.
 
