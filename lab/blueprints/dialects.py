@@ -99,7 +99,10 @@ class Asked:
     documentation, "Comment Syntax"). So a server can be asked whose image is not known.
     """
 
-    read_only: str = "IF(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/, 'ON', 'OFF')"
+    # A number, or in MariaDB 12 one of several words.
+    read_only: str = (
+        "IF(CONCAT(/*M! @@GLOBAL.read_only*/ /*!80000 {variable}*/) IN ('0', 'OFF'), 'OFF', 'ON')"
+    )
     position: str = (
         "/*M! @@GLOBAL.gtid_binlog_pos*/ /*!80000 REPLACE(@@GLOBAL.gtid_executed, '\\n', '')*/"
     )

@@ -307,6 +307,9 @@ class FakeServers:
             return shown
         if statement in guest_side.NO_DATA:
             return Result()
+        if statement.startswith("SELECT 'read_only', "):
+            writes = proxy.writes(record, self._running_with(record))
+            return Result(("", ""), (("read_only", "OFF" if writes else "ON"),), 1)
         result = guest_side.execute(inside, statement)
         guest_side.write_inside(record.disks, inside)
         return result

@@ -53,7 +53,7 @@ def test_it_has_one_node() -> None:
 def test_it_is_ready_when_it_accepts_writes() -> None:
     """Protects users from a lab that is handed out read-only."""
     (writable,) = SINGLE.requirements("server", 1)
-    assert "LIKE 'read_only'" in SINGLE.question("server", {}, Release())
+    assert "@@GLOBAL.read_only" in SINGLE.question("server", {}, Release())
     assert writable.found({"read_only": "OFF"}) == writable.value
     assert writable.found({"read_only": "ON"}) != writable.value
     assert writable.found({}) != writable.value
