@@ -6,18 +6,12 @@ import secrets
 import string
 from collections.abc import Sequence
 from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-)
-
-from lab.guest.authority import TlsKey
 from lab.values import dataclass
+
+if TYPE_CHECKING:
+    from lab.guest.authority import TlsKey
 
 PASSWORD_LENGTH = 20
 ENTROPY_BYTES = 64
@@ -58,17 +52,29 @@ def make_node_identity(tls: TlsKey) -> NodeIdentity:
 
 def make_ssh_key(comment: str = "lab") -> SshKey:
     """A fresh Ed25519 key."""
+    # Imported here: `lab up` needs keys once QEMU was started, and loads this meanwhile.
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     key = Ed25519PrivateKey.generate()
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    return SshKey(private, f"{public} {comment}")
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    return SshKey(private, f"{_public(key)} {comment}")
 
 
 def read_ssh_key(private: bytes, comment: str) -> SshKey:
     """The key that was written as ``private``, in OpenSSH's format; raises ValueError."""
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
     key = load_ssh_private_key(private, password=None)
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-    return SshKey(private, f"{public} {comment}")
+    return SshKey(private, f"{_public(key)} {comment}")
+
+
+def _public(key: Any) -> str:
+    """The public half of a key, as OpenSSH writes it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    public: bytes = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return public.decode()
 
 
 def message(

@@ -123,8 +123,8 @@ def load(
     deadline = Deadline.after(patience or patience_for(state.stat().st_size))
     _ignore_shared(monitor)
     # Or guests send their addresses five times, for which Linux's virtio_net waits in a loop for
-    # QEMU each time: 0.1 s where two processors emulate three guests. Nobody is to learn them: their
-    # networks begin and end in QEMU.
+    # QEMU each time: 0.1 s where two processors emulate three guests. Nobody is to learn them, as
+    # their networks begin and end in QEMU.
     monitor({"execute": "migrate-set-parameters", "arguments": {"announce-rounds": 0}})
     with _socket(sockets, owner) as path, socket.socket(socket.AF_UNIX) as connection:
         monitor({"execute": "migrate-incoming", "arguments": {"uri": f"unix:{path}"}})

@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.blueprints import Blueprint
 from lab.blueprints.dialects import dialect_of
 from lab.errors import CommandFailed, NotFound, NotReady
-from lab.guest import authority, identity, network
+from lab.guest import identity, network
 from lab.guest.identity import make_password
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each, each_until
@@ -67,6 +67,8 @@ def prepare(
     ``cluster``: all nodes of the lab, if ``nodes`` are only some of them: where guests have
     addresses of their own, servers are also reached at those of proxies.
     """
+    from lab.guest import authority  # loaded while QEMU starts
+
     directory = ctx.home.private(owner)
     key, known = directory / "id_ed25519", directory / "known_hosts"
     signer = authority_of(ctx.home)

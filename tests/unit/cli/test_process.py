@@ -104,6 +104,13 @@ def test_a_full_disk_is_told(env: Mapping[str, str]) -> None:
     assert done.stderr == "lab: error: the output cannot be written: No space left on device\n"
 
 
+def test_keys_are_made_by_what_is_loaded_while_guests_start() -> None:
+    """Protects the time of `lab up`: all it loads before it starts a guest comes on top."""
+    code = "import sys, lab.lifecycle.labs.up; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"cryptography", "pymysql"} & set(run.stdout.split()) == set()
+
+
 def test_listing_loads_no_more_than_it_needs(env: Mapping[str, str]) -> None:
     """Protects the start-up time, which every verb pays."""
     code = (
