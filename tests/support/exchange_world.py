@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from lab.config.profile import Layout, Profile
 from lab.exchange.frames import FrameReader, FrameWriter, Version
 from lab.fake import images
-from lab.hypervisor import GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
+from lab.hypervisor import GuestChannel, GuestSpec, Hypervisor, Memory, MemoryImage, memory_of
 from lab.imagebuild import manifest
 from lab.imagebuild.manifest import BuiltImage
 from lab.imagebuild.recipe import Recipe
@@ -22,7 +22,7 @@ from lab.lifecycle.archives.import_archive import import_archive
 from lab.lifecycle.captures import manifests, template
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image
-from lab.names import ArchiveKind, Owner, VolumeName
+from lab.names import ArchiveKind, GuestName, Owner, VolumeName
 from lab.paths import Home
 from lab.progress import Progress
 from lab.requests.archives import Destination, ExportArchive, ImportOptions
@@ -62,6 +62,36 @@ class _RestoresAnyDisk:
 
     def restore(self, guest: GuestSpec, memory: MemoryImage) -> None:
         self._real.restore(_raw(guest), memory)
+
+
+class LeavesTemplatesAlone:
+    """The fake hypervisor, whose guests of templates write nothing when they are personalised.
+
+    Fake guests know no format of disks but their own, and would not find it on other hosts.
+    """
+
+    def __init__(self, real: Hypervisor) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def channel(self, guest: GuestName) -> GuestChannel:
+        found = self._real.channel(guest)
+        return cast("GuestChannel", _Unchanged(found)) if guest.startswith("lab-t.") else found
+
+
+class _Unchanged:
+    """The channel to a guest of ``LeavesTemplatesAlone``."""
+
+    def __init__(self, real: GuestChannel) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def personalise(self, *_: object, **__: object) -> int:
+        return 0
 
 
 def _raw(guest: GuestSpec) -> GuestSpec:
@@ -137,7 +167,7 @@ class Side(World):
     def open(self, hook: Hook = ignore) -> Iterator[Context]:
         with super().open(hook) as ctx:
             storage: Storage = ctx.storage
-            hypervisor = ctx.hypervisor
+            hypervisor = cast("Hypervisor", LeavesTemplatesAlone(ctx.hypervisor))
             if self.driver == "qcow2":
                 storage = Qcow2Storage(self.home.storage, self.home.id)
                 hypervisor = cast("Hypervisor", TakesAnyDisk(hypervisor))

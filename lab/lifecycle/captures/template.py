@@ -375,7 +375,7 @@ def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float)
                 warm_up(ctx, nodes, images)
             with ctx.progress.step("capture", "capturing disks" + (" and RAM" if warm else "")):
                 with _engines_failure(ctx, images.engine, order, *late, CommandFailed):
-                    rehearse(ctx, nodes, timeout=timeout)
+                    rehearse(ctx, nodes, order.blueprint, images, timeout=timeout)
                 capture = freeze(ctx, template_ref(name), nodes, images, order.blueprint, warm=warm)
         finish(ctx, capture, time.time() - began)
     if not order.spec.image:

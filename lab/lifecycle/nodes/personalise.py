@@ -151,7 +151,7 @@ def personalise(
             )
             statements = dialect_of(engine).kept(found)
 
-        def message(*, reseeds: bool = True) -> bytes:
+        def message(*, reseeds: bool) -> bytes:
             return identity.message(
                 own[node.name],
                 now=time.time(),
@@ -165,19 +165,33 @@ def personalise(
             )
 
         deadline = Deadline.after(timeout)
-        try:
-            return send_message(ctx, node, message, blueprint.transient, deadline, halt)
-        except CommandFailed as error:
-            if _OLDER not in error.stderr:
-                raise
-        # Clocks of templates of that time are two hours slow, for which servers reseed.
-        if end_sessions:
-            note = f"{node.name}: the image is of an earlier version of lab: client sessions remain"
-            ctx.progress.note("sessions", note)
-        older = partial(message, reseeds=False)
-        return send_message(ctx, node, older, blueprint.transient, deadline, halt)
+        return _send(ctx, node, blueprint, message, deadline, halt, end_sessions=end_sessions)
 
     return sum(each_until(personalise_node, nodes, ctx.progress.halt))
+
+
+def _send(
+    ctx: Context,
+    node: Node,
+    blueprint: Blueprint,
+    message: Callable[..., bytes],
+    deadline: Deadline,
+    halt: Callable[[], None],
+    *,
+    end_sessions: bool = False,
+) -> int:
+    """Send a message, without what an image of an earlier version does not know."""
+    ask = partial(send_message, ctx, node)
+    try:
+        return ask(partial(message, reseeds=True), blueprint.transient, deadline, halt)
+    except CommandFailed as error:
+        if _OLDER not in error.stderr:
+            raise
+    # Clocks of templates of that time are two hours slow, for which servers reseed.
+    if end_sessions:
+        note = f"{node.name}: the image is of an earlier version of lab: client sessions remain"
+        ctx.progress.note("sessions", note)
+    return ask(partial(message, reseeds=False), blueprint.transient, deadline, halt)
 
 
 def send_message(
@@ -305,15 +319,36 @@ def correct_clocks(ctx: Context, nodes: Sequence[Node]) -> None:
         set_clocks(ctx, wrong)
 
 
-def rehearse(ctx: Context, nodes: Sequence[Node], *, timeout: float) -> None:
-    """Let the program run once without effect, so that it is connected in the template's RAM.
+def rehearse(
+    ctx: Context, nodes: Sequence[Node], blueprint: Blueprint, images: Images, *, timeout: float
+) -> None:
+    """Personalise the nodes of a template, with keys that nobody keeps.
 
-    In nodes without a server there is nothing that it connects to.
-    ``timeout``: seconds that it may take. Raises NotReady or CommandFailed.
+    What is done for the first time takes longer: memory is mapped, files are looked up and created,
+    the program connects to its server. All that is then in the template's RAM, and shared.
+    ``timeout``: seconds that it may take. Raises NotReady, CommandFailed, or HostUnfit.
     """
+    from lab.guest import authority
+
+    signer = authority_of(ctx.home)
 
     def rehearse_node(node: Node, halt: Callable[[], None]) -> None:
-        line = identity.item("sql", "DO 1").encode() + b"\n"
-        ctx.hypervisor.channel(node.guest).personalise(line, timeout=timeout, halt=halt)
+        engine = images[node.image].engine
+        own = identity.make_node_identity(authority.issue(signer, node.name, _names(node)))
+        statements = [blueprint.renew(engine) or "DO 1"] if node.has_server else []
 
-    each_until(rehearse_node, [node for node in nodes if node.has_server], ctx.progress.halt)
+        def message(*, reseeds: bool) -> bytes:
+            return identity.message(
+                own,
+                now=time.time(),
+                engine=(engine.uid, engine.gid),
+                tls_directory=_TLS_DIRECTORY,
+                authorized=identity.make_ssh_key().public,
+                statements=statements,
+                reseeds=reseeds,
+                draw=dialect_of(engine).draw,
+            )
+
+        _send(ctx, node, blueprint, message, Deadline.after(timeout), halt)
+
+    each_until(rehearse_node, nodes, ctx.progress.halt)

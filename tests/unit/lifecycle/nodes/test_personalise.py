@@ -233,6 +233,35 @@ def held_by_nodes(ctx: Context) -> list[str]:
     return [" ".join(key.split()[:2]) for key in keys]
 
 
+def test_a_template_was_personalised_before_it_was_captured(world: World) -> None:
+    """Protects the time of clones: what is done for the first time takes longer, and its memory.
+
+    No clone has a key of it.
+    """
+    opened: list[Context] = []
+    inside: dict[str, Inside] = {}
+
+    def look(step: str) -> None:
+        if step == "hypervisor.save_memory" and not inside:
+            hypervisor = opened[0].hypervisor
+            assert isinstance(hypervisor, FakeHypervisor)
+            for guest in hypervisor.guests().values():
+                inside[guest.tags["node"]] = hypervisor.servers.inside(guest.name)
+
+    with world.open(look) as ctx:
+        opened.append(ctx)
+        make_template(ctx)
+        names = (identity.HOST_KEY, "/etc/mysql/tls/key.pem", "/root/.ssh/authorized_keys")
+        keys = [one.file(name) for one in inside.values() for name in names]
+        assert all(keys)
+        assert len(set(keys)) == len(inside) * len(names) == 2 * len(names)
+        up(ctx, named("shop"))
+        assert isinstance(ctx.hypervisor, FakeHypervisor)
+        for guest in (N1, N2):
+            clone = ctx.hypervisor.servers.inside(guest)
+            assert {clone.file(name) for name in names}.isdisjoint(keys)
+
+
 def test_ssh_knows_nodes_after_any_order_of_snapshot_and_rollback(world: World) -> None:
     """A snapshot brings back the host keys of its moment; each start gives new ones."""
     with world.open() as ctx:
