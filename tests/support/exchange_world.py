@@ -167,7 +167,9 @@ class Side(World):
     def open(self, hook: Hook = ignore) -> Iterator[Context]:
         with super().open(hook) as ctx:
             storage: Storage = ctx.storage
-            hypervisor = cast("Hypervisor", LeavesTemplatesAlone(ctx.hypervisor))
+            hypervisor = ctx.hypervisor
+            if self.forms or self.driver == "qcow2":
+                hypervisor = cast("Hypervisor", LeavesTemplatesAlone(hypervisor))
             if self.driver == "qcow2":
                 storage = Qcow2Storage(self.home.storage, self.home.id)
                 hypervisor = cast("Hypervisor", TakesAnyDisk(hypervisor))
