@@ -188,6 +188,10 @@ def test_a_file_that_is_alike_is_written_over(port: Port, tmp_path: Path) -> Non
     link.hardlink_to(other)
     assert port.tell(item("file", str(link), "600", ME, "ours")) == "ok"
     assert (link.read_text(), other.read_text()) == ("ours", "theirs")
+    link.unlink()
+    os.mkfifo(link, 0o600)  # nobody reads it
+    assert port.tell(item("file", str(link), "600", ME, "ours")) == "ok"
+    assert (link.is_file(), link.read_text()) == (True, "ours")
     key.chmod(0o644)
     assert port.tell(item("file", str(key), "600", ME, "secret")) == "ok"
     assert (key.stat().st_mode & 0o7777, key.stat().st_ino) != (0o644, before)
