@@ -35,6 +35,8 @@ _KEEP_ALIVE = 30
 _GRACE = 5
 _FILES = 4096
 """Limit of open files that we set, if the host allows it: a connection is one."""
+_COLLECTED_EVERY = 50_000
+"""Objects between two looks for garbage: a look at these is a pause of 10 ms."""
 _MESSAGE = 1 << 20
 """The largest message of a WebSocket, in bytes."""
 
@@ -63,6 +65,7 @@ def serve(
         server = uvicorn.Server(config(service.core, service.jobs, listening.connections))
         with _signals(service, server), ThreadPoolExecutor(1, "lab-http") as thread:
             gc.freeze()  # what exists now stays: collecting then takes milliseconds
+            gc.set_threshold(_COLLECTED_EVERY, 20, 50)
             started(_url(settings.serve, listening))
             thread.submit(server.run, sockets=[listening]).result()
 

@@ -334,6 +334,8 @@ def _begun(
     questions: Mapping[Key, _Question], first: Deadline
 ) -> queue.SimpleQueue[tuple[Key, Observed | None]]:
     """Where the answers of questions come that threads put until ``first``; None after the last."""
+    from lab.observe import sql  # noqa: F401  loaded once, not by all threads at the same time
+
     todo: queue.SimpleQueue[Key] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Key, Observed | None]] = queue.SimpleQueue()
     for key in questions:

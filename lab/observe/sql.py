@@ -161,6 +161,7 @@ class _Line:
         connected = False
         try:
             connection = self._connection or _connection(self._account)
+            connection.names = False
             connection.left, connection.end = math.inf if whole else _MOST, deadline
             connection.heard = False
             if self._connection is None:
@@ -272,6 +273,8 @@ class _Bounded(Connection):
     left: float = _MOST
     plugin: str = NATIVE
     peer: int | None = None
+    names: bool = True
+    """Whether SET NAMES is sent in any case: it sets the collation of literals as well."""
     heard: bool = False
     """Whether the server has sent anything."""
     end: Deadline
@@ -338,6 +341,15 @@ class _Bounded(Connection):
         # Not what the greeting names: it may be one to which the password is sent at once.
         self._auth_plugin_name = self.plugin
         super()._request_authentication()  # type: ignore[misc]
+
+    def set_character_set(self, charset: str, collation: str | None = None) -> None:
+        """Send SET NAMES, but not one that would cost a round trip and change nothing.
+
+        A server whose default is ``charset`` uses it whether or not it heeds the client's choice
+        (``skip-character-set-client-handshake``).
+        """
+        if self.names or getattr(self, "server_charset", None) != charset:
+            super().set_character_set(charset, collation)
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, *more: Any) -> Any:
         if plugin_name != self.plugin.encode():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pymysql
 import pytest
@@ -15,7 +15,7 @@ from lab.errors import CommandFailed, NotReady
 from lab.lifecycle.service.activity import _COUNTERS, count_of
 from lab.observe.account import Account
 from lab.observe.ask import LOOK
-from lab.observe.sql import KeptConnections, ask_all
+from lab.observe.sql import KeptConnections, ask_all, ask_text
 from lab.wait import Deadline, until
 from tests.support.mariadb_server import NoServer, Server, server
 
@@ -23,13 +23,14 @@ ACCOUNT = Account("lab", "the-password-of-a-lab")
 QUESTION = "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS LIMIT 1"
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[tuple[Server, int]]:
+@contextmanager
+def _listening(options: Sequence[str] = ()) -> Iterator[tuple[Server, int]]:
+    """A server and its port, with ``ACCOUNT``; without one the test is skipped."""
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
-    options = ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}"]
+    network = ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={port}"]
     try:
-        with server([*options, "--max-connections=10"]) as real:
+        with server([*network, *options]) as real:
             real.ask(
                 f"CREATE USER lab@'127.0.0.1' IDENTIFIED BY '{ACCOUNT.password}'",
                 "GRANT PROCESS ON *.* TO lab@'127.0.0.1'",
@@ -37,6 +38,12 @@ def place() -> Iterator[tuple[Server, int]]:
             yield real, port
     except NoServer as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[tuple[Server, int]]:
+    with _listening(["--max-connections=10"]) as found:
+        yield found
 
 
 def sessions(real: Server) -> list[int]:
@@ -180,3 +187,25 @@ def test_it_answers_where_users_have_all_connections(place: tuple[Server, int]) 
             for one in taken:
                 one.close()
     assert gone(real)
+
+
+@pytest.mark.parametrize(("default", "statements"), [("utf8mb4", 1), ("latin1", 2)])
+def test_a_look_sends_set_names_only_where_the_server_would_answer_in_another_character_set(
+    default: str, statements: int
+) -> None:
+    """Protects looks from a second round trip, and what they read from being decoded wrongly."""
+    count = "SHOW SESSION STATUS LIKE 'Questions'"
+    with _listening([f"--character-set-server={default}"]) as (_, port):
+        rows = ask_all(ACCOUNT, port, [count, "SELECT 'ä', @@character_set_client"], timeout=9)
+        assert rows[0].rows == (("Questions", str(statements)),)
+        assert rows[1].rows == (("ä", "utf8mb4"),)
+
+
+def test_a_users_statements_have_the_servers_collation_of_utf8mb4() -> None:
+    """Protects views and routines, which store it, from the one that the handshake names."""
+    options = ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci"]
+    with _listening(options) as (real, port):
+        collation = "SELECT @@collation_connection"
+        (row,) = next(iter(ask_text(ACCOUNT, port, collation, timeout=9))).rows
+        (expected,) = real.ask("SET NAMES utf8mb4", collation)
+        assert row == expected
