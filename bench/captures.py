@@ -20,9 +20,9 @@ RESETS = 100
 _TARGETS = {
     "pause": Target(1.5, 0.3),
     "snapshot": Target(300, 40),
-    "rollback": Target(3, 2),
+    "rollback": Target(1.5, 1.1),
     "branch": Target(4, 2.5),
-    "branches": Target(40, 25),
+    "branches": Target(25, 20),
 }
 _NAMES: Mapping[str, tuple[str, Unit]] = {
     "pause": ("pause of a lab for a snapshot with RAM", "s"),

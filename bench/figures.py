@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Unit = Literal["s", "MB", "x", "1/s", "1/min", "%"]
+Unit = Literal["s", "MB", "x", "1/s", "1/min", "MB/s", "%"]
 Verdict = Literal["yes", "no", "-"]
 
 

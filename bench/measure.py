@@ -162,7 +162,7 @@ def warm(home: Home, runs: int, log: Log) -> tuple[Figure, Figure, dict[str, lis
             "warm `lab up pxc --nodes 3`",
             "s",
             tuple(ups),
-            Target(2.5, 1.5),
+            Target(1.6, 1.2),
             "process start to exit; SQL through all three ports checked afterwards",
             failed=failed,
         ),
@@ -257,7 +257,7 @@ def at_once(home: Home, runs: int, log: Log) -> Figure:
         f"{AT_ONCE} warm labs at once: all ready",
         "s",
         tuple(seconds),
-        Target(stretch=30, no_failure=True),
+        Target(stretch=20, no_failure=True),
         f"{3 * AT_ONCE} guests; from the first start to the last exit; {runs} runs",
         failed=runs - len(seconds),
     )

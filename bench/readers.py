@@ -11,6 +11,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.figures import Figure, Target
-from bench.labs import Failed, Home
+from bench.labs import Failed, Home, ended
 from bench.measure import UP, Log, labs_removed
 from bench.service import served
 from lab.client import Client
@@ -30,8 +31,11 @@ CLIENTS = 20
 REAL = 3
 FAKES = 100
 PAGES = 50
+STREAM = 1 << 30
+"""Bytes of a stream through `lab exec`."""
 PACE = 500
 """Answers a second for all clients: as fast as they can, they would take a core of their own."""
+_PIECE = 1 << 20
 _FAKE = {"LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake"}
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -61,11 +65,15 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
     paced: list[float] = []
     shares: list[float] = []
     pages: list[float] = []
+    streams: tuple[list[float], list[float]] = ([], [])
     with log.attempt(f"{CLIENTS} clients, {REAL} labs"), labs_removed(home):
         home.run("template", "build", "single")
         for number in range(1, REAL + 1):
             home.run(*UP, "--name", home.name(number))
         listed += [home.run("ls").seconds for _ in range(max(runs, 3))]
+        for _ in range(min(runs, 3)):
+            for rates_of, there in zip(streams, (True, False), strict=True):
+                rates_of.append(_stream(home, home.name(1), there=there))
         token = LabHome(home.root).admin_token
         with served(home) as (url, process), Client(url, token.read_text().strip()) as client:
             client.labs()
@@ -92,6 +100,13 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
             "process start to exit; all nodes are asked",
         ),
         Figure(
+            "`lab exec`: output of 1 GiB", "MB/s", tuple(streams[0]), Target(20, at_least=True),
+            "process start to exit; by SSH, whose encryption is an emulated guest's work",
+        ),
+        Figure(
+            "the same: input of 1 GiB", "MB/s", tuple(streams[1]), Target(20, at_least=True),
+        ),
+        Figure(
             f"answers to `GET /v1/labs`, {CLIENTS} clients, {REAL} labs of 3 nodes", "1/s",
             tuple(rates), Target(500, at_least=True), f"each asks again at once, for {lasts}",
         ),
@@ -110,6 +125,25 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
             Target(1.2), "each is fetched again every second",
         ),
     ]  # fmt: skip
+
+
+def _stream(home: Home, lab: str, *, there: bool) -> float:
+    """MB a second of a stream of ``STREAM`` bytes: output of a node, or (not ``there``) input."""
+    program = ("head", "-c", str(STREAM), "/dev/zero") if there else ("wc", "-c")
+    words = ("exec", *(() if there else ("--stdin",)), lab, "--node", "n1", "--", *program)
+    began = time.perf_counter()
+    with tempfile.TemporaryFile(dir=home.root) as holes:
+        holes.truncate(0 if there else STREAM)
+        with ended(home.start(*words, stdin=holes.fileno())) as process:
+            pipe, size, last = process.stdout.fileno() if process.stdout else -1, 0, b""
+            while piece := os.read(pipe, _PIECE):
+                size, last = size + len(piece), piece
+            process.wait()
+    took = time.perf_counter() - began
+    passed = size if there else int(last or 0)
+    if passed != STREAM or process.returncode:
+        raise Failed(f"lab {' '.join(words)}: {passed} bytes, exit status {process.returncode}")
+    return STREAM / took / 1e6
 
 
 def _fakes(home: Home, seconds: float, log: Log) -> list[Figure]:

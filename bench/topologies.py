@@ -37,11 +37,11 @@ class Kind:
 
 _MYSQL = ("--engine", "mysql")
 _KINDS = (
-    Kind("single", (), Target(1.2, 0.8)),
+    Kind("single", (), Target(1.0, 0.7)),
     Kind("single", _MYSQL, Target(1.2, 0.8)),
     Kind("replication", (), Target(2.5, 1.8)),
     Kind("replication", _MYSQL, Target(2.5, 1.8)),
-    Kind("group", (), Target(3, 2)),
+    Kind("group", (), Target(2.4, 1.8)),
 )
 _LATE = 30.0
 _TABLE = "SELECT 1 FROM information_schema.tables WHERE table_schema = 'proof' AND table_name = 't'"
