@@ -6,6 +6,7 @@ builds of a family have in common is a directory of ``images/``, which engines.t
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -218,7 +219,10 @@ def content_of(archive: IO[bytes]) -> str:
     """The digest of what an archive of a build holds; raises ValueError, OSError if damaged."""
     whole = Content()
     try:
-        with tarfile.open(fileobj=archive, mode="r|gz") as tar:
+        with (
+            gzip.GzipFile(fileobj=archive, mode="rb") as plain,
+            tarfile.open(fileobj=plain, mode="r|") as tar,
+        ):
             for member in tar:
                 content, file = member.linkname, tar.extractfile(member) if member.isreg() else None
                 if file is not None:
@@ -227,6 +231,8 @@ def content_of(archive: IO[bytes]) -> str:
                         pass
                     content = hashed.digest.hexdigest()
                 whole.add(member, content)
+            while plain.read(_CHUNK):
+                pass  # what is behind a tar's end can lack its own, for which tar would fail
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise ValueError(str(error)) from error
     return whole.digest

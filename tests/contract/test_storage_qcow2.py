@@ -313,6 +313,7 @@ def test_tampering_breaks_the_seal(tmp_path: Path, *, below: bool) -> None:
     seal = storage.seal(formed)
     pattern = "base.raw" if below else "formed.qcow2"
     (frozen,) = tmp_path.rglob(pattern)
+    frozen.chmod(0o600)  # else only root may write
     with frozen.open("r+b") as file:
         file.write(file.read(1))
     assert storage.seal(formed) != seal

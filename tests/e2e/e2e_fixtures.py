@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from lab.errors import HostUnfit
+from lab.run import find
 from tests.e2e.e2e_site import PXC, Site, kept_place
 
 
 def _unfit() -> str:
     """Why this machine cannot run real guests, empty if it can."""
     for tool in ("qemu-system-x86_64", "mmdebstrap", "mke2fs"):
-        if not shutil.which(tool):
+        if not find(tool):
             return f"{tool} is not installed: `make setup` does it"
     try:
         from lab.hypervisor.libvirt.driver import LibvirtHypervisor

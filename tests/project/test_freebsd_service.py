@@ -109,7 +109,7 @@ def test_the_life_of_the_service(host: Host) -> None:
 
 def test_it_stops_where_nothing_reaps(host: Host) -> None:
     """Protects these tests in containers: PID 1 there may leave each ended process a zombie."""
-    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    alone = ["unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child"]
     if not shutil.which("unshare") or subprocess.run([*alone, "true"], check=False).returncode:
         pytest.skip("needs namespaces of processes, as on Linux")
     ended = host.root / "ended"

@@ -23,8 +23,9 @@ from tests.support.mariadb_server import (
     NoServer,
     Server,
     _ready,
-    _system_tables,
     daemon,
+    share_of,
+    system_tables,
     unpacked,
 )
 
@@ -44,7 +45,7 @@ def provider() -> Path:
 def image(top: Path) -> Path:
     """A data directory with a locked account ``lab``, as in images/mariadb; raises NoServer."""
     program, library = daemon(), provider()
-    share, data = program.parents[1] / "share/mysql", top / "image"
+    share, data = share_of(program), top / "image"
     data.mkdir()
     common = [
         str(program), "--no-defaults", f"--user={pwd.getpwuid(os.geteuid()).pw_name}",
@@ -52,7 +53,7 @@ def image(top: Path) -> Path:
         "--skip-name-resolve", "--innodb-autoinc-lock-mode=2", "--binlog-format=ROW",
         f"--tmpdir={data}",  # see mariadb_server
     ]  # fmt: skip
-    run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
+    run([*common, "--bootstrap"], timeout=SECONDS, stdin=system_tables(share))
     argv = [
         *common, "--skip-networking", f"--socket={top}/i", f"--pid-file={top}/i.pid",
         "--wsrep-on=ON", f"--wsrep-provider={library}", "--wsrep-new-cluster",
@@ -118,7 +119,7 @@ def node(
     argv = [
         str(program), f"--defaults-file={config}", f"--socket={socket}", "--port=3306",
         f"--user={pwd.getpwuid(os.geteuid()).pw_name}", f"--pid-file={top}/{name}.pid",
-        f"--lc-messages-dir={program.parents[1]}/share/mysql", "--innodb-buffer-pool-size=32M",
+        f"--lc-messages-dir={share_of(program)}", "--innodb-buffer-pool-size=32M",
         f"--tmpdir={data}",
     ]  # fmt: skip
     with (

@@ -11,7 +11,8 @@ from lab.run import run
 from tests.support.mariadb_server import NoServer, unpacked
 
 LIBRARIES = (
-    "liblua5.3-0", "liblua5.4-0", "libopentracing-c-wrapper0", "libopentracing1", "libpcre2-posix3",
+    "liblua5.3-0", "liblua5.4-0", "libopentracing-c-wrapper0", "libopentracing-c-wrapper0t64",
+    "libopentracing1", "libpcre2-posix3", "libjemalloc2",
 )  # fmt: skip
 """What it may need that a host lacks."""
 

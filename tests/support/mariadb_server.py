@@ -51,7 +51,9 @@ def daemon() -> Path:
     return found
 
 
-LIBRARIES = ("libmariadb3", "libglib2.0-0", "libglib2.0-0t64", "libpcre3", "libpcre2-8-0")
+LIBRARIES = (
+    "libmariadb3", "libglib2.0-0", "libglib2.0-0t64", "libpcre3", "libpcre2-8-0", "libncurses6",
+)  # fmt: skip
 """What programs may need that a host lacks."""
 
 
@@ -68,8 +70,19 @@ def client(program: str, package: str) -> tuple[Path, dict[str, str]]:
         env = os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(sorted(set(places)))}
         with suppress(LabError):
             run([found, "--version"], timeout=30, env=env)
-            return found, env
+            return (_with(found, env["LD_LIBRARY_PATH"]) if places else found), env
     raise NoServer(f"{package} does not run here")
+
+
+def _with(found: Path, libraries: str) -> Path:
+    """A program by the name of ``found`` that runs it with ``libraries``, whatever it is given."""
+    path = cache() / "with-libraries" / found.name
+    path.parent.mkdir(exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{found}" "$@"\n')
+    new.chmod(0o755)
+    new.rename(path)
+    return path
 
 
 def unpacked(package: str, suite: str = "", only: str = "") -> Path:
@@ -175,7 +188,7 @@ def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator
     ``created``: options that its data directory is created with.
     """
     program = daemon()
-    share = program.parents[1] / "share/mysql"
+    share = share_of(program)
     # A socket needs a short path.
     with tempfile.TemporaryDirectory(prefix="lab-my-", dir="/tmp") as path:
         top = Path(path)
@@ -189,7 +202,7 @@ def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator
         (top / "data").mkdir()
         (top / "tmp").mkdir()
         try:
-            run([*common, "--bootstrap"], timeout=SECONDS, stdin=_system_tables(share))
+            run([*common, "--bootstrap"], timeout=SECONDS, stdin=system_tables(share))
         except CommandFailed as failed:
             raise AssertionError(failed.stderr[-4000:]) from failed
         socket = top / "s"
@@ -205,12 +218,25 @@ def server(options: Sequence[str] = (), created: Sequence[str] = ()) -> Iterator
                 process.wait(SECONDS)
 
 
-def _system_tables(share: Path) -> bytes:
-    """What mariadb-install-db gives to a server, less what depends on the host's name."""
-    text = "".join((share / f"mysql_system_tables{part}.sql").read_text() for part in ("", "_data"))
+def share_of(program: Path) -> Path:
+    """The messages and system tables of a server, whose directory and files MariaDB 11 renamed."""
+    places = [program.parents[1] / "share" / name for name in ("mariadb", "mysql")]
+    return next((path for path in places if _tables(path)), places[-1])
+
+
+def _tables(share: Path, part: str = "") -> list[Path]:
+    return sorted(share.glob(f"m*_system_tables{part}.sql"))
+
+
+def system_tables(share: Path, socket_user: str = "NULL") -> bytes:
+    """What mariadb-install-db gives to a server, less what depends on the host's name.
+
+    ``socket_user``: a quoted name of who may log in by the socket as root, without a password.
+    """
+    text = "".join(path.read_text() for part in ("", "_data") for path in _tables(share, part))
     lines = [line for line in text.splitlines() if "@current_hostname" not in line]
     first = "create database mysql;\nuse mysql;\nset @skip_auth_anonymous=1;\n"
-    first += "set @auth_root_socket=NULL;\n"
+    first += f"set @auth_root_socket={socket_user};\n"
     return (first + "\n".join(lines)).encode()
 
 

@@ -24,6 +24,7 @@ from tests.support.mariadb_server import NoServer, cache
 PROGRAM = "qemu-system-x86_64"
 INSTALLED = "installed"
 """Instead of a release: what this host has."""
+_LIBRARIES = "lib/x86_64-linux-gnu"
 _UNPACKED_AGAIN = 30 * 86400.0
 """Seconds until a release is looked at again: it gets updates."""
 _SECONDS = 30.0
@@ -67,14 +68,15 @@ def _unpack(release: str, place: Path) -> None:
         raise NoServer(f"QEMU of {release} cannot be had: {error}") from error
     tar.unlink()
     # Until Debian 12 packages still have what a merged /usr moves there.
-    tops = [at for at in (root, root / "usr") if (at / "lib64/ld-linux-x86-64.so.2").exists()]
-    loader = f"{place}/{(tops[0] / 'lib64/ld-linux-x86-64.so.2').relative_to(new)}"
-    libraries = ":".join(f"{place}/root/{top}lib/x86_64-linux-gnu" for top in ("usr/", ""))
+    # Not the link in lib64, which leads to this host's loader: that is of another libc.
+    loaders = [root / top / f"{_LIBRARIES}/ld-linux-x86-64.so.2" for top in ("usr", ".")]
+    loader = next(f"{place}/{path.relative_to(new)}" for path in loaders if path.is_file())
+    libraries = ":".join(f"{place}/root/{top}{_LIBRARIES}" for top in ("usr/", ""))
     firmware = " ".join(f"-L {place}/root/usr/share/{name}" for name in ("qemu", "seabios"))
     script = new / PROGRAM
     script.write_text(
         "#!/bin/sh\n"
-        f"QEMU_MODULE_DIR={place}/root/usr/lib/x86_64-linux-gnu/qemu\nexport QEMU_MODULE_DIR\n"
+        f"QEMU_MODULE_DIR={place}/root/usr/{_LIBRARIES}/qemu\nexport QEMU_MODULE_DIR\n"
         f"exec {loader} --argv0 {PROGRAM} --library-path {libraries}"
         f' {place}/root/usr/bin/{PROGRAM} {firmware} "$@"\n'
     )

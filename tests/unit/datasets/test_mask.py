@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,8 +105,15 @@ SERVERS = {"mariadb": server, "mysql": mysql_server.server}
 @pytest.fixture(scope="module", params=list(SERVERS))
 def db(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of each family."""
+    with _server(SERVERS[request.param]) as running:
+        yield running
+
+
+@contextmanager
+def _server(begun: Callable[[], AbstractContextManager[Server]]) -> Iterator[Server]:
+    """A server; the test is skipped if there is none."""
     try:
-        with SERVERS[request.param]() as running:
+        with begun() as running:
             yield running
     except NoServer as reason:
         pytest.skip(str(reason))
@@ -347,8 +356,8 @@ def test_a_value_becomes_the_same_on_both_families() -> None:
         date = f"'2020-01-01' + INTERVAL {row} DAY"
         rows.append(f"({row}, {', '.join(some)}, {date}, {row}.5, 1, 'x', 'y')")
     seen = []
-    for one in SERVERS.values():
-        with one() as db:
+    for begun in SERVERS.values():
+        with _server(begun) as db:
             filled = f"INSERT INTO shop.all_of ({listed}) VALUES {', '.join(rows)}"
             db.ask("CREATE DATABASE shop", schema, filled)
             mask(db, f'[tables."shop.all_of"]\n{rules}'.encode())
@@ -465,11 +474,8 @@ def test_what_the_staging_server_must_not_have(data: Server) -> None:
 def test_a_staging_server_that_may_not_read_its_files(dialect: DialectName, directory: str) -> None:
     """Protects who sets it: rows go from server to server in files. NULL is none, in MySQL only."""
     _, asked, _ = preconditions(DIALECTS[dialect].confined)
-    try:
-        with SERVERS[dialect]([f"--secure-file-priv={directory}"]) as db:
-            assert db.ask(asked.question) == [("secure_file_priv",)]
-    except NoServer as reason:
-        pytest.skip(str(reason))
+    with _server(partial(SERVERS[dialect], [f"--secure-file-priv={directory}"])) as db:
+        assert db.ask(asked.question) == [("secure_file_priv",)]
 
 
 def test_columns_are_read_from_a_server(data: Server) -> None:

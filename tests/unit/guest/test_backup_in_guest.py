@@ -22,7 +22,7 @@ from lab.datasets.source import BackupDirectory, DataDirectory
 from lab.run import run
 from lab.wait import Deadline, attempts
 from tests.support.backups import Programs, programs
-from tests.support.mariadb_server import NoServer, client, daemon, server, stopped
+from tests.support.mariadb_server import NoServer, client, daemon, server, share_of, stopped
 from tests.support.upstream_builds import builds, starter
 from tests.unit.guest.test_identity_in_guest import DIALECTS, program
 
@@ -225,7 +225,7 @@ def server_of(place: Path, name: str, argv: Sequence[object], options: Sequence[
 
 def _programs(place: Path, found: Programs) -> None:
     """What the guest's programs run, in ``place``."""
-    share = daemon().parents[1] / "share/mysql"
+    share = share_of(daemon())
     server_of(place, "mariadbd", [daemon()], [f"--lc-messages-dir={share}"])
     links = [found.backup, found.mbstream]
     links += [client(name, "mariadb-client-core")[0] for name in ("mariadb", "mariadb-check")]

@@ -30,6 +30,7 @@ from lab.guest.identity import item
 from lab.run import run
 from lab.wait import Deadline, attempts, until
 from tests import ROOT
+from tests.support.mariadb_server import NoServer, daemon, share_of, system_tables
 
 PROGRAMS = ROOT / "images/guest/usr/lib/lab"
 DIALECTS = {name: ROOT / "images/dialects" / name / "usr/lib/lab" for name in ("mariadb", "mysql")}
@@ -300,8 +301,11 @@ def watching(directory: Path) -> dict[str, str]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A mariadbd of its own: the installed one, or the package, unpacked and not installed."""
     directory = tmp_path_factory.mktemp("m")
-    daemon = shutil.which("mariadbd") or _unpacked(directory)
-    share = Path(daemon).parents[1] / "share/mysql"
+    try:
+        program_of_it = daemon()
+    except NoServer as why:
+        pytest.skip(str(why))
+    share = share_of(program_of_it)
     data, socket = directory / "data", directory / "s"
     data.mkdir()
     made = authority.make("lab")
@@ -309,17 +313,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (directory / "key.pem").write_bytes(tls.private)
     (directory / "cert.pem").write_bytes(tls.certificate)
     common = [
-        daemon, "--no-defaults", f"--user={ME}", f"--datadir={data}",
+        str(program_of_it), "--no-defaults", f"--user={ME}", f"--datadir={data}",
         f"--lc-messages-dir={share}", "--innodb-log-file-size=8M", f"--tmpdir={data}",
     ]  # fmt: skip
-    tables = "".join(
-        (share / f"mysql_system_tables{part}.sql").read_text() for part in ("", "_data")
-    )
     # As mariadb-install-db --auth-root-authentication-method=socket does.
-    lines = [line for line in tables.splitlines() if "@current_hostname" not in line]
-    start = f"create database mysql;\nuse mysql;\nset @skip_auth_anonymous=1;\n\
-set @auth_root_socket='{ME}';\n"
-    run([*common, "--bootstrap"], timeout=SECONDS, stdin=(start + "\n".join(lines)).encode())
+    tables = system_tables(share, f"'{ME}'")
+    run([*common, "--bootstrap"], timeout=SECONDS, stdin=tables)
     with (directory / "log").open("wb") as log:
         options = [
             "--skip-networking", f"--socket={socket}", f"--pid-file={directory}/pid",
@@ -340,20 +339,6 @@ set @auth_root_socket='{ME}';\n"
                 yield Server(directory, socket, directory / "clock", seeds)
             finally:
                 process.terminate()
-
-
-def _unpacked(directory: Path) -> str:
-    if not shutil.which("apt-get"):
-        pytest.skip("no mariadbd is installed, and no apt-get to get one with")
-    try:
-        run(["apt-get", "-q", "download", "mariadb-server-core"], timeout=60, cwd=directory)
-        package = next(directory.glob("*.deb"))
-        run(["dpkg-deb", "-x", package, directory / "root"], timeout=60)
-        daemon = directory / "root/usr/sbin/mariadbd"
-        run([daemon, "--version"], timeout=10)
-    except LabError as error:
-        pytest.skip(f"no mariadbd is installed, and none can be had: {error}")
-    return str(daemon)
 
 
 @pytest.mark.e2e

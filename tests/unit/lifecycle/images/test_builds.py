@@ -167,7 +167,8 @@ def test_an_archive_that_the_disk_has_spoilt(
     recipe = load("mine", engines=ctx.home.engines)
     assert recipe.build is not None
     packed = recipe.build.archive.read_bytes()
-    for content in (packed[:-100], packed[:500] + b"xxxx" + packed[504:], b""):
+    cut = (packed[:-100], packed[:-1])  # the last of which holds all that was added
+    for content in (*cut, packed[:500] + b"xxxx" + packed[504:], b""):
         recipe.build.archive.write_bytes(content)
         with pytest.raises(InvalidSpec, match="archive of the added engine mine is damaged"):
             lay_out(recipe, tmp_path / "root", tmp_path / "log")

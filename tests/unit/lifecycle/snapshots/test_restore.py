@@ -61,6 +61,7 @@ def spoil(ctx: Context, key: str) -> None:
     content = json.loads(text) | {"fingerprint": "another"}
     from lab.fake.memory import write_state
 
+    path.chmod(0o600)  # else only root may write
     write_state(path, content)
     manifest = manifests.read(ctx.home.manifest(template_ref(key)))
     nodes = tuple(
