@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["dataclass"]
+__all__ = ["dataclass", "generating"]
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def _deferred(cls: type, options: dict[str, Any]) -> bool:
         nonlocal done
         with _making:  # of two threads, one makes them and the other waits
             if not done:
-                _whole(cls, **options)
+                _complete(cls, options)
                 cls.__new__ = staticmethod(_new)  # type: ignore[method-assign,assignment]
                 done = True
 
@@ -56,6 +57,36 @@ def _deferred(cls: type, options: dict[str, Any]) -> bool:
     setattr(cls, _FIELDS, _Fields(cls, make))
     cls.__new__ = staticmethod(first)  # type: ignore[method-assign,assignment]
     return True
+
+
+def _complete(cls: type, options: dict[str, Any]) -> None:
+    """Generate the methods of a class: all of them, or none if that was interrupted.
+
+    Those of half a class would keep the rest from being generated ever after.
+    """
+    before = dict(vars(cls))
+    try:
+        _whole(cls, **options)
+    except BaseException:
+        for name in vars(cls).keys() - before.keys():
+            delattr(cls, name)
+        for name, value in before.items():
+            if vars(cls).get(name) is not value:
+                setattr(cls, name, value)
+        raise
+
+
+def generating(frame: FrameType | None) -> bool:
+    """Whether methods are being generated in a frame, or in one that called it.
+
+    A library in C may have asked for them, such as msgspec, which takes what is raised then for the
+    answer that the class is none of these.
+    """
+    while frame is not None:
+        if frame.f_globals.get("__name__") == __name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Fields:

@@ -422,7 +422,9 @@ def _tar(source: DataArchive) -> Iterator[tuple[str, int, _Data]]:
             path = backups.check_path(os.fsencode(member.name), name)
             yield path, member.size, partial(_of_member, archive, member, name)
         reader.drain()
-    if reader.last.strip(b"\0") or len(reader.last) < _END:
+        behind = reader.count - archive.offset
+    # A file's last pages may be zeros, too: the end is what is behind the files.
+    if reader.last.strip(b"\0") or behind < _END:
         _damaged(name, "it has no end")
 
 
@@ -459,11 +461,12 @@ def _of_member(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> 
 
 
 class _Reader(io.RawIOBase):
-    """A stream as ``tarfile`` reads it; ``last``: the last bytes that were read."""
+    """A stream as ``tarfile`` reads it; ``count`` bytes were read, ``last`` are the last ones."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
         self._held = memoryview(b"")
+        self.count = 0
         self.last = b""
 
     def read(self, size: int = MIB) -> bytes:
@@ -472,6 +475,7 @@ class _Reader(io.RawIOBase):
             self._held = memoryview(next(filter(None, self._data), b""))
         found = bytes(self._held[:size])
         self._held = self._held[len(found) :]
+        self.count += len(found)
         self.last = (self.last + found[-_END:])[-_END:]
         return found
 

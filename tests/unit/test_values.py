@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import itertools
 import pickle
 import pkgutil
+import sys
 import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, fields, replace
+from types import FrameType
 from typing import Any, Generic, TypeVar, cast
 
 import pytest
@@ -119,6 +122,46 @@ def test_two_threads_may_be_the_first() -> None:
 
         with ThreadPoolExecutor(4) as pool:
             assert {one.result() for one in [pool.submit(make) for _ in range(4)]} == {(3, 2)}
+
+
+def test_an_interrupt_leaves_no_half_of_a_class() -> None:
+    """Protects the clean-up after Ctrl-C: it uses the class whose methods were generated then."""
+    interrupted = 0
+    for count in itertools.count(1):
+
+        @dataclass(frozen=True, order=True)
+        class Fresh(Shape):
+            a: int = 1
+            b: list[str] = field(default_factory=list, compare=False)
+
+            def draw(self) -> str:
+                return "x"
+
+        before = dict(vars(Fresh))
+        left = count
+
+        def stop(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if event == "line" and frame.f_code.co_filename == dataclasses.__file__:
+                left -= 1
+                if not left:
+                    raise KeyboardInterrupt
+            return stop
+
+        tracer = sys.gettrace()
+        sys.settrace(stop)
+        try:
+            Fresh(4)
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(tracer)
+        if left > 0:
+            break
+        assert vars(Fresh) == before
+        assert (Fresh(4, a=2, b=["y"]), hash(Fresh(4))) == (Fresh(4, 2), hash(Fresh(4, 1)))
+        assert Fresh(4) < Fresh(5)
+    assert interrupted > 100
 
 
 def test_all_classes_are_well_defined() -> None:

@@ -4,7 +4,8 @@ The first raises KeyboardInterrupt, so that each ``with Undo()`` on the stack cl
 the clean-up a second one only prints a message, and a third ends the process immediately.
 
 Python calls a handler wherever it is, also in a callback of a weak reference, of the collector or
-of a library in C, from which no exception gets out. One that was lost there is raised once more.
+of a library in C, from which no exception gets out. One that was lost there is raised once more,
+and none is raised where it would be lost without a trace (``values.generating``).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any, Literal, NoReturn
 
 from lab.errors import Interrupted
 from lab.undo import Undo
+from lab.values import generating
 
 _AGAIN = 0.01
-"""Seconds after which a signal whose exception was lost comes again: that callback is over then."""
+"""Seconds after which a signal comes again whose exception was lost, or would be: that callback is
+over then."""
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -110,6 +113,9 @@ class Interrupts:
         self._line = ""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if generating(frame):
+            self._later(number)
+            return
         self.came += 1
         self._last = number
         if self._receiver is not None:
@@ -146,10 +152,13 @@ class Interrupts:
         if not (here and self._raised and issubclass(kind, KeyboardInterrupt)):
             return False
         self._raised, self.came = False, self.came - 1
-        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), self._last))
+        self._later(self._last)
+        return True
+
+    def _later(self, number: int) -> None:
+        again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
-        return True
 
     def _left(self) -> int:
         """How many more signals only print a message: the third one ends the process."""

@@ -397,3 +397,45 @@ def test_an_interrupt_within_a_callback_is_not_lost(callback: str) -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr == "lab: interrupted, removing the lab ... done\n"
+
+
+GENERATED = """
+import signal, time
+import msgspec
+from lab.cli.terminal.signals import Interrupts
+from lab.values import dataclass
+
+class Signals(int):
+    @property
+    def __class__(self):
+        if self.raised < 1:
+            Signals.raised += 1
+            signal.raise_signal(signal.SIGTERM)
+        return int
+
+Signals.raised = 0
+
+@dataclass(frozen=True)
+class Made:
+    number: int = Signals(1)
+
+with Interrupts() as interrupts:
+    interrupts.doing = "removing the lab"
+    try:
+        print(msgspec.convert({"number": 2}, Made).number)
+        time.sleep(20)
+    except KeyboardInterrupt:
+        interrupts.finish()
+        print(interrupts.came, Signals.raised, Made(3).number)
+"""
+
+
+def test_an_interrupt_while_a_class_gets_its_methods_comes_afterwards() -> None:
+    """Protects Ctrl-C of a remote client: msgspec would take it for a class that it cannot make."""
+    done = subprocess.run(
+        [sys.executable, "-c", GENERATED],
+        check=False, capture_output=True, text=True, timeout=FAR,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "2\n1 1 3\n"), done.stderr
+    assert done.stderr == "lab: interrupted, removing the lab ... done\n"

@@ -132,7 +132,10 @@ def facts(db: Server) -> dict[str, Any]:
         full = f"`{schema}`.`{name}`"
         if kind == "BASE TABLE":
             found[full] = db.ask(f"CHECKSUM TABLE {full} EXTENDED")
-        found[f"{full}: definition"] = db.ask("SET NAMES utf8mb4", f"SHOW CREATE TABLE {full}")
+        made = db.ask("SET NAMES utf8mb4", f"SHOW CREATE TABLE {full}")
+        # Not the fourth column of a view: the collation of the session that made it, which is the
+        # client's default.
+        found[f"{full}: definition"] = [row[:3] for row in made]
     for what in ("trigger", "routine"):
         columns = "trigger_name, action_statement" if what == "trigger" else "routine_name"
         found[what] = db.ask(
