@@ -211,7 +211,7 @@ def test_a_live_server_of_mysql_becomes_datasets_of_both_families(
                 assert site.sql(copy, "n1", "CALL shelf.dear()") == [["20.50"]]
             site.lab("dataset", "rm", data)
         for odd, what in (
-            ("CREATE TABLE shelf.expr (a VARCHAR(20), KEY k ((LOWER(a))))", "indexes on expressions"),
+            ("CREATE TABLE shelf.expr (a VARCHAR(20), KEY k ((LOWER(a))))", "on expressions"),
             ("CREATE TABLE shelf.none (a INT, b INT AS (a + 1) VIRTUAL NOT NULL)", "NOT NULL"),
         ):
             site.sql(name, "n1", odd)
