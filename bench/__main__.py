@@ -53,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        with (
-            awake(),
-            scratch_home(arguments.scratch) as home,
-            scratch_home(arguments.scratch, arguments.against or ROOT) as other,
-        ):
+        with awake(), scratch_home(arguments.scratch) as home:
             if arguments.against:
-                rows = against.against(other, home, 5 if arguments.quick else 15, Log(_say))
-                sys.stdout.write(against.text(rows, other, home))
+                with scratch_home(arguments.scratch, arguments.against) as other:
+                    rows = against.against(other, home, 5 if arguments.quick else 15, Log(_say))
+                    sys.stdout.write(against.text(rows, other, home))
                 return 0
-            parts = arguments.only or list(report.TITLES)
             runs = QUICK if arguments.quick else FULL
-            measured = {report.TITLES[part]: run(part, home, other, runs) for part in parts}
+            measured = {}
+            for part in arguments.only or report.TITLES:
+                # One for each part: what one has recorded there, the next would find.
+                with scratch_home(arguments.scratch) as other:
+                    measured[report.TITLES[part]] = run(part, home, other, runs)
     except KeyboardInterrupt:
         _say("interrupted; everything is removed")
         return 130
