@@ -43,7 +43,8 @@ measured, `--against CHECKOUT` compares with another checkout in turns.
 If sysbench is installed, memory and disk use are measured again after a minute of
 `oltp_read_write` on all nodes. Targets are for two cores without KVM; figures are medians. A
 connection to libvirt is kept open during the benchmark: systemd would otherwise stop libvirtd
-between two labs, and the next lab would wait for its start.
+between two labs, and the next lab would wait for its start. Parts name the commit and the
+processors that they were measured with: machines differ by a factor of two.
 """
 
 

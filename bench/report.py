@@ -60,8 +60,10 @@ def page(preface: str, measured: Mapping[str, Results], old: str) -> str:
 
 
 def _section(results: Results) -> str:
+    # The table of the machine is that of the part that was measured last.
+    facts = [*_facts(results, of_run=True), *_processors(results)]
     pieces = [
-        f"Measured with {', '.join(f'{n} {v}' for n, v in _facts(results, of_run=True))}.",
+        f"Measured with {', '.join(f'{n} {v}' for n, v in facts)}.",
         *([results.caution] if results.caution else []),
         _table([HEAD, *(_row(figure) for figure in results.figures)]),
     ]
@@ -80,6 +82,10 @@ def _section(results: Results) -> str:
 def _facts(results: Results, *, of_run: bool) -> list[tuple[str, str]]:
     """The facts of the machine, or those that differ between two runs on it."""
     return [fact for fact in results.machine.items() if (fact[0] in OF_RUN) == of_run]
+
+
+def _processors(results: Results) -> list[tuple[str, str]]:
+    return [fact for fact in results.machine.items() if fact[0] == "processors"]
 
 
 def as_json(measured: Mapping[str, Results]) -> str:
