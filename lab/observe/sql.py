@@ -161,7 +161,6 @@ class _Line:
         connected = False
         try:
             connection = self._connection or _connection(self._account)
-            connection.names = False
             connection.left, connection.end = math.inf if whole else _MOST, deadline
             connection.heard = False
             if self._connection is None:
@@ -274,7 +273,8 @@ class _Bounded(Connection):
     plugin: str = NATIVE
     peer: int | None = None
     names: bool = True
-    """Whether SET NAMES is sent in any case: it sets the collation of literals as well."""
+    """Whether SET NAMES is sent in any case: it sets the collation of literals as well, which
+    decides what statements of users find and which plans they have."""
     heard: bool = False
     """Whether the server has sent anything."""
     end: Deadline
@@ -375,6 +375,7 @@ def _connection(account: Account, database: str = "", flags: int = 0) -> _Bounde
         defer_connect=True,
     )
     connection.plugin, connection.peer = account.plugin, account.peer
+    connection.names = account.peer is None  # else it is a look of ours
     return connection
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 
 import pymysql
 import pytest
@@ -196,7 +198,8 @@ def test_a_look_sends_set_names_only_where_the_server_would_answer_in_another_ch
     """Protects looks from a second round trip, and what they read from being decoded wrongly."""
     count = "SHOW SESSION STATUS LIKE 'Questions'"
     with _listening([f"--character-set-server={default}"]) as (_, port):
-        rows = ask_all(ACCOUNT, port, [count, "SELECT 'ä', @@character_set_client"], timeout=9)
+        look = replace(ACCOUNT, peer=os.geteuid())
+        rows = ask_all(look, port, [count, "SELECT 'ä', @@character_set_client"], timeout=9)
         assert rows[0].rows == (("Questions", str(statements)),)
         assert rows[1].rows == (("ä", "utf8mb4"),)
 
@@ -206,6 +209,8 @@ def test_a_users_statements_have_the_servers_collation_of_utf8mb4() -> None:
     options = ["--character-set-server=utf8mb4", "--collation-server=utf8mb4_unicode_ci"]
     with _listening(options) as (real, port):
         collation = "SELECT @@collation_connection"
-        (row,) = next(iter(ask_text(ACCOUNT, port, collation, timeout=9))).rows
-        (expected,) = real.ask("SET NAMES utf8mb4", collation)
-        assert row == expected
+        expected = tuple(real.ask("SET NAMES utf8mb4", collation))
+        assert next(iter(ask_text(ACCOUNT, port, collation, timeout=9))).rows == expected
+        count = "SHOW SESSION STATUS LIKE 'Questions'"
+        counted, its = ask_all(ACCOUNT, port, [count, collation], timeout=9)
+        assert (counted.rows, its.rows) == ((("Questions", "2"),), expected)
