@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -163,30 +162,24 @@ def test_options_of_a_first_start(installation: Site) -> None:
     assert site.settled() == []
 
 
-@contextmanager
-def _clients() -> Iterator[Path]:
-    """MySQL's programs, in a directory that everybody can enter."""
-    with tempfile.TemporaryDirectory() as path:
-        Path(path).chmod(0o755)
-        try:
-            mysql_server.clients(mysql_server.kept_root(), Path(path))
-        except NoServer as why:
-            pytest.skip(str(why))
-        yield Path(path)
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    try:
+        with mysql_server.reachable_clients() as path:
+            yield path
+    except NoServer as why:
+        pytest.skip(str(why))
 
 
 def test_a_live_server_of_mysql_becomes_datasets_of_both_families(
-    installation: Site, tmp_path: Path
+    installation: Site, programs: Path, tmp_path: Path
 ) -> None:
     """By its address and account, whose password appears nowhere; what cannot go is named."""
     site = installation
     name, copy, data = site.name("live"), site.name("livec"), f"live-{site.token}"
     script = tmp_path / "shelf.sql"
     script.write_text(_SHELF, encoding="utf-8")
-    with (
-        _clients() as programs,
-        site.up("single", "--engine", "mysql", "--init", str(script), "--name", name) as view,
-    ):
+    with site.up("single", "--engine", "mysql", "--init", str(script), "--name", name) as view:
         (node,) = view["nodes"]
         source = f"mysql://{view['user']}@{node['host']}:{node['sql_port']}/shelf"
         secret = {

@@ -125,6 +125,15 @@ def clients(root: Path, directory: Path) -> None:
 
 
 @contextmanager
+def reachable_clients() -> Iterator[Path]:
+    """The programs of ``clients`` in a directory that everybody can enter; raises NoServer."""
+    with tempfile.TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        clients(kept_root(), Path(path))
+        yield Path(path)
+
+
+@contextmanager
 def server(options: Sequence[str] = ()) -> Iterator[Server]:
     """A server with an image's data, without network or logs, and its root's account."""
     root = kept_root()

@@ -84,15 +84,13 @@ def live() -> Iterator[tuple[Server, int]]:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """MySQL's programs, in a directory that everybody can read."""
-    with tempfile.TemporaryDirectory() as path:
-        Path(path).chmod(0o755)
-        try:
-            mysql_server.clients(mysql_server.kept_root(), Path(path))
-        except NoServer as why:
-            pytest.skip(str(why))
-        monkeypatch.setenv("PATH", f"{path}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("LAB_SOURCE_PASSWORD", PASSWORD)
-        yield
+    try:
+        with mysql_server.reachable_clients() as path:
+            monkeypatch.setenv("PATH", f"{path}{os.pathsep}{os.environ['PATH']}")
+            monkeypatch.setenv("LAB_SOURCE_PASSWORD", PASSWORD)
+            yield
+    except NoServer as why:
+        pytest.skip(str(why))
 
 
 def of(
