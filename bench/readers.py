@@ -72,8 +72,8 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
             home.run(*UP, "--name", home.name(number))
         listed += [home.run("ls").seconds for _ in range(max(runs, 3))]
         for _ in range(min(runs, 3)):
-            for rates_of, there in zip(streams, (True, False), strict=True):
-                rates_of.append(_stream(home, home.name(1), there=there))
+            for rates_of, output in zip(streams, (True, False), strict=True):
+                rates_of.append(_stream(home, home.name(1), output=output))
         token = LabHome(home.root).admin_token
         with served(home) as (url, process), Client(url, token.read_text().strip()) as client:
             client.labs()
@@ -127,20 +127,20 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _stream(home: Home, lab: str, *, there: bool) -> float:
-    """MB a second of a stream of ``STREAM`` bytes: output of a node, or (not ``there``) input."""
-    program = ("head", "-c", str(STREAM), "/dev/zero") if there else ("wc", "-c")
-    words = ("exec", *(() if there else ("--stdin",)), lab, "--node", "n1", "--", *program)
+def _stream(home: Home, lab: str, *, output: bool) -> float:
+    """MB a second of a stream of ``STREAM`` bytes: output of a node, or else input."""
+    program = ("head", "-c", str(STREAM), "/dev/zero") if output else ("wc", "-c")
+    words = ("exec", *(() if output else ("--stdin",)), lab, "--node", "n1", "--", *program)
     began = time.perf_counter()
     with tempfile.TemporaryFile(dir=home.root) as holes:
-        holes.truncate(0 if there else STREAM)
+        holes.truncate(0 if output else STREAM)
         with ended(home.start(*words, stdin=holes.fileno())) as process:
             pipe, size, last = process.stdout.fileno() if process.stdout else -1, 0, b""
             while piece := os.read(pipe, _PIECE):
                 size, last = size + len(piece), piece
             process.wait()
     took = time.perf_counter() - began
-    passed = size if there else int(last or 0)
+    passed = size if output else int(last or 0)
     if passed != STREAM or process.returncode:
         raise Failed(f"lab {' '.join(words)}: {passed} bytes, exit status {process.returncode}")
     return STREAM / took / 1e6
