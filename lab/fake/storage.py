@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
 from lab.config.profile import VolumeProfile
@@ -46,6 +46,8 @@ class _Entry:
     origin: str = ""
     snapshots: dict[str, str] = field(default_factory=dict)
     """Content by label, oldest first."""
+    spare: str = ""
+    """Content of the spare disk; empty for none."""
 
 
 _Entries = dict[str, _Entry]
@@ -191,6 +193,33 @@ class FakeStorage:
             frozen = [self._frozen(entries, volume, label) for volume in volumes]
             self._need(sum(sparse.allocated(path) for path in frozen))
 
+    def spare(self, volume: VolumeName, label: str) -> Volume:
+        """See ``Storage.spare``."""
+        self._before("spare")
+        with self._change() as entries:
+            frozen = self._frozen(entries, volume, label)
+            entry = entries[str(volume)]
+            entry.spare = self._new_content(frozen, entry.size)
+        return replace(self._volume(volume, entry), path=self._contents / entry.spare)
+
+    def take_spare(self, volume: VolumeName) -> Volume:
+        """See ``Storage.take_spare``."""
+        self._before("take_spare")
+        with self._change() as entries:
+            entry = self._ours(entries, volume)
+            if not entry.spare:
+                raise rules.no_spare(volume)
+            entry.content, entry.spare = entry.spare, ""
+        return self._volume(volume, entry)
+
+    def drop_spare(self, volume: VolumeName) -> None:
+        """See ``Storage.drop_spare``."""
+        self._before("drop_spare")
+        with self._change() as entries:
+            entry = entries.get(str(volume))
+            if entry is not None and entry.home == self._home:
+                entry.spare = ""
+
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage.drop``."""
         self._before("drop")
@@ -237,7 +266,7 @@ class FakeStorage:
         """See ``Storage.used``."""
         with self._locked() as entries:
             entry = self._ours(entries, volume)
-            files = [entry.content, *entry.snapshots.values()]
+            files = [entry.content, *filter(None, [entry.spare]), *entry.snapshots.values()]
             return sum(sparse.allocated(self._contents / file) for file in files)
 
     def space(self) -> Space:
@@ -323,7 +352,7 @@ class FakeStorage:
 
     def _tidy(self, entries: _Entries) -> list[str]:
         """Remove the files that no entry needs."""
-        kept = {entry.content for entry in entries.values()}
+        kept = {content for entry in entries.values() for content in (entry.content, entry.spare)}
         kept.update(*(entry.snapshots.values() for entry in entries.values()))
         litter = [path for path in self._contents.iterdir() if path.name not in kept]
         for path in litter:

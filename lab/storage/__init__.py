@@ -180,6 +180,24 @@ class Storage(Protocol):
         Guests may have them open. Raises NotFound as ``rollback`` does.
         """
 
+    def spare(self, volume: VolumeName, label: str) -> Volume:
+        """A second disk of ``volume``, as at its snapshot ``label``, for ``take_spare``.
+
+        A guest may open it while others have the volume open: its path is the result's. There is
+        one at most: an earlier one is dropped. It goes with the volume. Raises NotFound as
+        ``rollback`` does, HostUnfit (with figures) if there is no space.
+        """
+
+    def take_spare(self, volume: VolumeName) -> Volume:
+        """Make the spare disk of ``volume`` the volume's, with all snapshots kept.
+
+        Guests may have both disks open; the former one is removed once none has. Returns the
+        volume, whose path may have changed. Raises NotFound if the volume or its spare is absent.
+        """
+
+    def drop_spare(self, volume: VolumeName) -> None:
+        """Remove the spare disk of ``volume``; no error if there is none."""
+
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """Remove a snapshot; no error if it or its volume is absent. The volume is not changed.
 

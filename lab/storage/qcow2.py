@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab import host
@@ -43,6 +43,7 @@ from lab.storage.volume_directory import (
     DISK,
     RECORD,
     SNAPSHOTS,
+    SPARE,
     SnapshotRecord,
     VolumeDirectory,
     VolumeRecord,
@@ -212,6 +213,35 @@ class Qcow2Storage:
         root = self._directory.root
         if not sparse.shares_blocks(root):
             host.check_space(self.space().free, floor, root, needed=needs, what="a rollback")
+
+    def spare(self, volume: VolumeName, label: str) -> Volume:
+        """A copy of the snapshot's file, on stable storage, beside the volume's disk."""
+        with self._held(volume) as record, contextlib.ExitStack() as stack:
+            self._visible(volume, label)
+            frozen, place = self._frozen(volume, label).path, self._directory.place(volume)
+            stack.enter_context(self._directory.teaching(sparse.allocated(frozen) + self._floor))
+            work = stack.enter_context(self._directory.scratch())
+            sparse.copy(frozen, work / SPARE, floor=self._floor)
+            self._directory.give(work / SPARE)
+            sync(work / SPARE)
+            (work / SPARE).replace(place / SPARE)
+            return replace(self._volume(volume, record), path=place / SPARE)
+
+    def take_spare(self, volume: VolumeName) -> Volume:
+        """A rename: guests keep the files that they have open, the former one until it ends."""
+        with self._held(volume) as record:
+            place = self._directory.place(volume)
+            try:
+                (place / SPARE).replace(place / DISK)
+            except FileNotFoundError:
+                raise rules.no_spare(volume) from None
+            sync(place)
+            return self._volume(volume, record)
+
+    def drop_spare(self, volume: VolumeName) -> None:
+        """See ``Storage``; a guest keeps the file until it ends."""
+        with contextlib.suppress(NotFound), self._held(volume):
+            (self._directory.place(volume) / SPARE).unlink(missing_ok=True)
 
     def drop(self, snapshot: VolumeSnapshot) -> None:
         """See ``Storage``; a clone counts also if another installation made it."""

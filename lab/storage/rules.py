@@ -94,6 +94,11 @@ def no_snapshot(volume: VolumeName, label: str) -> NotFound:
     return NotFound(f"volume {volume} has no snapshot {label}")
 
 
+def no_spare(volume: VolumeName) -> NotFound:
+    """The error for a volume without a spare disk."""
+    return NotFound(f"volume {volume} has no spare disk")
+
+
 def exists(volume: VolumeName) -> Conflict:
     """The error for a volume that exists already, in any installation."""
     return Conflict(f"volume {volume} exists already")

@@ -5,6 +5,7 @@
     root/labs/pxc/n1/os/            one directory per volume, its path the volume's name
       volume.json                   tags, size, origin; never changes
       disk.qcow2                    what the guest opens
+      spare.qcow2                   what the guest of a standby opens, if there is one
       base.raw                      below it, if the volume was imported; never changes
       snapshots/<label>.qcow2       frozen, never changes
       snapshots/<label>.json        its size, order, and the batch that made it
@@ -33,7 +34,8 @@ from lab.paths import entries, sync
 from lab.storage import Space, clone_lock, rules
 from lab.values import dataclass
 
-DISK, BASE, RECORD, SNAPSHOTS = "disk.qcow2", "base.raw", "volume.json", "snapshots"
+DISK, SPARE, BASE = "disk.qcow2", "spare.qcow2", "base.raw"
+RECORD, SNAPSHOTS = "volume.json", "snapshots"
 _KINDS = ("images", "labs", "templates")
 _WRITABLE, _FROZEN, _OURS = 0o600, 0o440, 0o700
 

@@ -95,6 +95,78 @@ class Returns:
         found = storage.get(volume.name)  # its path may be another one now
         assert (found.name, found.size, found.tags) == (volume.name, volume.size, volume.tags)
 
+    # spare
+
+    def test_a_spare_becomes_the_volume(self, place: Place, storage: Storage) -> None:
+        """Protects a reset: the former disk is as it was until then, and no snapshot is lost."""
+        formed = origin(place, storage)
+        place.put(storage.get(formed.volume), 0, b"second")
+        storage.snapshot([formed.volume], "second")
+        place.put(storage.get(formed.volume), 0, b"third!")
+        for round_ in range(2):
+            spare = storage.spare(formed.volume, "formed")
+            assert (spare.name, spare.size, dict(spare.tags)) == (formed.volume, SIZE, TAGS)
+            assert spare.path != storage.get(formed.volume).path
+            assert place.get(spare, 0, 6) == b"origin"
+            place.put(spare, MIB, b"own%d" % round_)
+            assert place.get(storage.get(formed.volume), 0, 6) == b"third!"
+            taken = storage.take_spare(formed.volume)
+            assert taken == storage.get(formed.volume)
+            assert place.get(taken, 0, 6) == b"origin"
+            assert place.get(taken, MIB, 4) == b"own%d" % round_
+            assert labels(storage, formed.volume) == ["formed", "second"]
+            with pytest.raises(NotFound, match="no spare"):
+                storage.take_spare(formed.volume)
+            place.put(taken, 0, b"third!")
+        assert place.get(storage.rollback(formed.volume, "second"), 0, 6) == b"second"
+        storage.destroy(formed.volume)
+        assert storage.volumes() == []
+        assert storage.sweep() == []
+
+    def test_a_spare_is_made_again_and_dropped(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        place.put(storage.spare(formed.volume, "formed"), 0, b"change")
+        assert place.get(storage.spare(formed.volume, "formed"), 0, 6) == b"origin"
+        storage.drop_spare(formed.volume)
+        storage.drop_spare(formed.volume)
+        storage.drop_spare(vol("absent"))
+        for volume in (formed.volume, vol("absent")):
+            with pytest.raises(NotFound):
+                storage.take_spare(volume)
+        for volume, label in ((formed.volume, "absent"), (vol("absent"), "formed")):
+            with pytest.raises(NotFound):
+                storage.spare(volume, label)
+        assert place.get(storage.get(formed.volume), 0, 6) == b"origin"
+        assert [volume.name for volume in storage.volumes()] == [formed.volume]
+        storage.sweep()
+
+    def test_a_spare_survives_what_happens_to_the_volume(
+        self, place: Place, storage: Storage
+    ) -> None:
+        """Protects a standby: the lab is used meanwhile, and a guest has the spare open."""
+        formed = origin(place, storage)
+        storage.snapshot([formed.volume], "second")
+        place.put(storage.spare(formed.volume, "second"), MIB, b"own")
+        storage.rollback(formed.volume, "formed")
+        storage.snapshot([formed.volume], "third")
+        storage.drop(VolumeSnapshot(formed.volume, "second", SIZE))
+        assert storage.sweep() == []
+        assert labels(storage, formed.volume) == ["formed", "third"]
+        taken = place.open("home").take_spare(formed.volume)
+        assert place.get(taken, MIB, 3) == b"own"
+        assert storage.get(formed.volume) == taken
+        assert place.get(storage.rollback(formed.volume, "third"), MIB, 3) == bytes(3)
+
+    def test_a_volume_goes_with_its_spare(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        storage.spare(formed.volume, "formed")
+        storage.destroy(formed.volume)
+        assert storage.volumes() == []
+        assert storage.sweep() == []
+        volume = storage.create(formed.volume, SIZE, {})
+        with pytest.raises(NotFound, match="no spare"):
+            storage.take_spare(volume.name)
+
     # drop
 
     def test_drop_removes_one_snapshot(self, place: Place, storage: Storage) -> None:

@@ -5,7 +5,8 @@
     tank/lab                          the parent dataset: the setting ``pool``
     tank/lab/labs/pxc                 a folder: a file system that is never mounted
     tank/lab/labs/pxc/n1_os           a volume; its snapshots carry our tag too
-    tank/lab/labs/pxc/n1_os_1         the same volume, rolled back past a later snapshot
+    tank/lab/labs/pxc/n1_os_1         the same volume, rolled back past a later snapshot; or its
+                                      spare disk, if it has that mark
     tank/lab/images/<key>/base_os     written once, its snapshot held
     tank/lab/.work/<token>.0          being made, or to be destroyed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from lab.storage.zfs.faults import Fault, fault_of
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
 from lab.storage.zfs.pool import Pool
-from lab.storage.zfs.properties import HOME, options, tags_of
+from lab.storage.zfs.properties import HOME, SPARE, options, tags_of
 from lab.storage.zfs.removal import HOLD, Removal
 from lab.storage.zfs.stack import Stack, stacks
 from lab.storage.zfs.streams import Streams
@@ -191,14 +191,42 @@ class ZfsStorage:
             if self._rolled_back(work, stack, found):
                 path = links.wait_for(stack.current.name, size)
                 return Volume(volume, path, "block", size, tags)
-            number = stack.unused
-            kept = {k: v for k, v in stack.parts[0].local.items() if k not in _AT_BIRTH}
-            name = self._pool.layout.dataset(volume, number)
-            with self._pool.room():
-                self._pool.make(work, "clone", *options(kept), found.name, name)
-            made = self._creation.appear(work, volume, size, tags, number=number)
+            made = self._cloned(work, volume, stack, found)
             self._sweep.trim(work, volume)
             return made
+
+    def spare(self, volume: VolumeName, label: str) -> Volume:
+        """One more clone, marked as a spare; what is left of former disks is destroyed first."""
+        with self._calls.begin(f"spare of {volume}") as work, self._calls.gate(volume):
+            stack, found = self._visible(VolumeSnapshot(volume, label, 0))
+            for old in stack.spares:
+                self._removal.discard(work, old)
+            self._sweep.trim(work, volume)
+            return self._cloned(work, volume, stack, found, {SPARE: "yes"})
+
+    def take_spare(self, volume: VolumeName) -> Volume:
+        """The mark is removed, of a dataset with the highest number: one command, or two."""
+        with self._calls.begin(f"spare of {volume} taken") as work, self._calls.gate(volume):
+            stack = self._pool.find(volume)
+            if stack.spare is None:
+                raise rules.no_spare(volume)
+            name = stack.spare.name
+            highest = self._pool.layout.dataset(volume, stack.unused - 1)
+            if name != highest:  # a rollback since it was made
+                new = self._pool.layout.dataset(volume, stack.unused)
+                self._pool.make(work, "rename", name, new)
+                name = new
+            self._pool.run.zfs("inherit", SPARE, name, work=work)
+            size = stack.spare.number("volsize")
+            path = links.wait_for(name, size)
+            return Volume(volume, path, "block", size, tags_of(stack.parts[0].local))
+
+    def drop_spare(self, volume: VolumeName) -> None:
+        """See ``Storage``; a sweep destroys one that a guest has open still."""
+        with self._calls.begin(f"spare of {volume} dropped") as work, self._calls.gate(volume):
+            stack = self._pool.search(volume)
+            for old in stack.spares if stack else []:
+                self._removal.discard(work, old)
 
     def check_rollback(self, volumes: Sequence[VolumeName], label: str) -> None:
         """See ``Storage``; nothing is copied, so there is no space to check."""
@@ -279,6 +307,22 @@ class ZfsStorage:
         if found is None:
             raise rules.no_snapshot(snapshot.volume, snapshot.label)
         return stack, found
+
+    def _cloned(
+        self,
+        work: RunningCall,
+        volume: VolumeName,
+        stack: Stack,
+        found: Dataset,
+        marks: Mapping[str, str] | None = None,
+    ) -> Volume:
+        """One more dataset of ``volume``, a clone of its snapshot ``found``."""
+        tags, size = tags_of(stack.parts[0].local), found.number("volsize")
+        kept = {k: v for k, v in stack.parts[0].local.items() if k not in _AT_BIRTH}
+        name = self._pool.layout.dataset(volume, stack.unused)
+        with self._pool.room():
+            self._pool.make(work, "clone", *options({**kept, **(marks or {})}), found.name, name)
+        return self._creation.appear(work, volume, size, tags, number=stack.unused)
 
     def _rolled_back(self, work: RunningCall, stack: Stack, found: Dataset) -> bool:
         """True if ``found`` was the latest snapshot, and the volume is as it was then."""

@@ -22,6 +22,8 @@ FOLDER = "lab:folder"
 """Marks the file systems that are folders of volumes."""
 DROPPED = "lab:dropped"
 """Marks a removed snapshot that ZFS still needs: a rollback created a clone of it."""
+SPARE = "lab:spare"
+"""Marks a dataset of a volume that becomes the current one when this is removed."""
 TAG = "lab.tag:"
 """The prefix of each tag's key."""
 

@@ -46,7 +46,7 @@ class Removal:
             self._check(stack)
             for name in self._condemn(work, stack):
                 self.raze(work, name)
-            self.tidy(work, found, gone={part.name for part in stack.parts})
+            self.tidy(work, found, gone={part.name for part in (*stack.parts, *stack.spares)})
 
     def drop(self, volume: VolumeName, label: str) -> None:
         """See ``Storage.drop``."""
@@ -60,6 +60,12 @@ class Removal:
             # Marked as dropped first: if this process is killed, a sweep completes the removal.
             self._pool.run.zfs("set", f"{DROPPED}=yes", snapshot.name, work=work)
             self.forget(work, snapshot)
+
+    def discard(self, work: RunningCall, spare: Dataset) -> None:
+        """Destroy a spare, or have a sweep do it once no guest has it open."""
+        target = f"{self._pool.layout.works}/{work.token}.0"
+        self._pool.make(work, "rename", spare.name, target)
+        self.gone(work, target, patience=0)
 
     def forget(self, work: RunningCall, dropped: Dataset) -> bool:
         """Destroy a dropped snapshot; False if a clone still needs it."""
@@ -142,7 +148,7 @@ class Removal:
     def _check_clones(self, stack: Stack, snapshots: Iterable[Dataset]) -> None:
         layout = self._pool.layout
         clones = {clone for one in snapshots for clone in one.clones}
-        clones -= {part.name for part in stack.parts}
+        clones -= {part.name for part in (*stack.parts, *stack.spares)}
         # those that wait for a sweep are destroyed before this one
         seen = sorted(layout.spoken(c) for c in clones if not c.startswith(f"{layout.works}/"))
         if seen:
@@ -159,7 +165,7 @@ class Removal:
 
     def _condemn(self, work: RunningCall, stack: Stack) -> list[str]:
         """Rename the volume into ``.work``; returns what is to be destroyed then, in order."""
-        base, *above = [part.name for part in stack.parts]
+        base, *above = [part.name for part in (*stack.parts, *stack.spares)]
         if not above and not stack.snapshots and self.gone(work, base, patience=0):
             return []
         target = f"{self._pool.layout.works}/{work.token}.0"

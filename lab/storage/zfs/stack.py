@@ -2,6 +2,7 @@
 
 Usually that is one, the base. After a rollback past a later snapshot there is one more: a clone
 of a snapshot of a lower one. The highest is what guests open; snapshots of all of them count.
+One that is marked as a spare is none of them yet.
 A dataset with the name of a part, left by a destroyed volume of that name, is recognised by its
 origin.
 """
@@ -15,7 +16,7 @@ from lab.storage import Volume, VolumeSnapshot
 from lab.storage.zfs import links
 from lab.storage.zfs.listing import Dataset
 from lab.storage.zfs.names import Layout
-from lab.storage.zfs.properties import DROPPED, HOME, tags_of
+from lab.storage.zfs.properties import DROPPED, HOME, SPARE, tags_of
 from lab.values import dataclass
 
 
@@ -34,11 +35,18 @@ class Stack:
     """Removed snapshots that are kept while clones need them."""
     unused: int
     """The lowest number above those of all datasets with the volume's name."""
+    spare: Dataset | None = None
+    """The clone of a snapshot that becomes the current dataset when its mark is removed."""
 
     @property
     def current(self) -> Dataset:
         """The dataset that guests open."""
         return self.parts[-1]
+
+    @property
+    def spares(self) -> list[Dataset]:
+        """The spare, if there is one."""
+        return [self.spare] if self.spare else []
 
     @property
     def size(self) -> int:
@@ -104,7 +112,8 @@ def strays(
 ) -> list[tuple[VolumeName, Dataset]]:
     """Clones that rollbacks of ``home`` created and that belong to no volume any more."""
     known = list(datasets)
-    parts = {part.name for stack in stacks(known, layout, home).values() for part in stack.parts}
+    found = stacks(known, layout, home).values()
+    parts = {part.name for stack in found for part in (*stack.parts, *stack.spares)}
     ours = [one for one in known if one.kind == "volume" and is_ours(one, home)]
     named = [(layout.parse(one.name), one) for one in ours if one.name not in parts]
     return [(place[0], one) for place, one in named if place and place[1]]
@@ -122,11 +131,15 @@ def _stack(
     home: str,
 ) -> Stack:
     parts: list[Dataset] = []
+    spare = None
     for number, dataset in sorted(numbered.items()):
         below = {part.name for part in parts}
         fits = number == 0 or dataset.origin.partition("@")[0] in below
         if fits and is_ours(dataset, home):
-            parts.append(dataset)
+            if number and SPARE in dataset.local:
+                spare = dataset
+            else:
+                parts.append(dataset)
     found = [one for part in parts for one in snapshots.get(part.name, [])]
     found.sort(key=lambda one: one.number("createtxg"))
     return Stack(
@@ -136,4 +149,5 @@ def _stack(
         tuple(one for one in found if not is_ours(one, home)),
         tuple(one for one in found if is_ours(one, home) and DROPPED in one.local),
         max(numbered) + 1,
+        spare,
     )
