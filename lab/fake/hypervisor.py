@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from lab.errors import HostUnfit, NotFound, NotReady
+from lab.errors import HostUnfit, NotFound, NotReady, PortTaken
 from lab.fake import inside as guest_side
 from lab.fake.channel import FakeChannel
 from lab.fake.guests import Guests
@@ -23,6 +23,7 @@ from lab.hypervisor import (  # fmt: skip
     SHUTDOWN_SECONDS,
     Capabilities,
     DirectBoot,
+    Forward,
     Guest,
     GuestShape,
     GuestSpec,
@@ -66,6 +67,8 @@ class FakeHypervisor:
         self.servers = FakeServers(self._guests, home, before, forwards=forwards)
         memory = FakeMemory(self._guests, home, self.fingerprint, before)
         self.memory = None if self._capabilities.why_cold else memory
+        live = FakeLive(self._guests, home, before)
+        self.live = live if self.memory is not None and forwards else None
         self.redirects = FakeRedirects(self._guests, before) if redirects else None
 
     @property
@@ -167,6 +170,34 @@ class FakeHypervisor:
         with self._guests.hold():
             record = self._guests.find(guest, self._home)
             self._guests.put(replace(record, state="paused", why=why))
+
+
+class FakeLive:
+    """See Live. ``home`` marks the guests of this installation; ``before`` is called first."""
+
+    def __init__(self, guests: Guests, home: str, before: Callable[[str], None]) -> None:
+        self._guests = guests
+        self._home = home
+        self._before = before
+
+    def forward(
+        self, guest: GuestName, *, add: Sequence[Forward] = (), remove: Sequence[Forward] = ()
+    ) -> None:
+        """See Live."""
+        self._before("forward")
+        with self._guests.hold():
+            record = self._guests.find(guest, self._home)
+            gone = {one.host_port for one in remove}
+            ports = {port: to for port, to in record.ports.items() if port not in gone}
+            addresses = {port: at for port, at in record.addresses.items() if port not in gone}
+            others = {port for one in self._guests.all() if one.name != guest for port in one.ports}
+            for one in add:
+                if one.host_port in others or one.host_port in ports:
+                    raise PortTaken(f"forwarding port {one.host_port}: another guest has it")
+                ports[one.host_port] = one.guest_port
+                addresses[one.host_port] = one.address
+            self._before("commit")
+            self._guests.put(replace(record, ports=ports, addresses=addresses))
 
 
 class FakeRedirects:

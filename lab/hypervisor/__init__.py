@@ -265,6 +265,19 @@ class Memory(Protocol):
         """
 
 
+class Live(Protocol):
+    """Changes guests that exist, paused or not. Safe for use by several threads at once."""
+
+    def forward(
+        self, guest: GuestName, *, add: Sequence[Forward] = (), remove: Sequence[Forward] = ()
+    ) -> None:
+        """Forward further ports of the host to a guest, after ``remove`` lead to it no longer.
+
+        Connections that are open stay open. Raises NotFound, PortTaken if a program, or another
+        guest, has one of the ports, HostUnfit if it is refused for another reason.
+        """
+
+
 class Redirects(Protocol):
     """Redirects connections from other machines, and only those, to guests' own addresses.
 
@@ -284,6 +297,10 @@ class Hypervisor(Protocol):
     @property
     def memory(self) -> Memory | None:
         """Pauses and restores guests; None if the hypervisor cannot."""
+
+    @property
+    def live(self) -> Live | None:
+        """Changes guests that exist; None if the hypervisor cannot, or forwards no ports."""
 
     @property
     def redirects(self) -> Redirects | None:
@@ -354,6 +371,13 @@ def memory_of(hypervisor: Hypervisor) -> Memory:
             details=[hypervisor.capabilities().why_cold],
         )
     return hypervisor.memory
+
+
+def live_of(hypervisor: Hypervisor) -> Live:
+    """The ``live`` of ``hypervisor``; raises HostUnfit if it has none."""
+    if hypervisor.live is None:
+        raise HostUnfit("ports cannot be moved between guests here")
+    return hypervisor.live
 
 
 class _Silent:

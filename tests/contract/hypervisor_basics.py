@@ -20,7 +20,16 @@ from lab.errors import (
     NotReady,
     PortTaken,
 )
-from lab.hypervisor import DirectBoot, Disk, Forward, GuestShape, GuestSpec, Hypervisor, memory_of
+from lab.hypervisor import (
+    DirectBoot,
+    Disk,
+    Forward,
+    GuestShape,
+    GuestSpec,
+    Hypervisor,
+    live_of,
+    memory_of,
+)
 from lab.names import GuestName
 from tests.contract.hypervisor_site import (
     MIB,
@@ -143,6 +152,44 @@ class Forwarding:
             )
         assert any(str(port) in line for line in failure.value.details)
         assert list(states(ours)) == [first.name]
+
+
+class Changing:
+    """With ``live``."""
+
+    def test_a_port_moves_between_guests(self, site: Site, ours: Hypervisor) -> None:
+        """Protects a reset: the lab's address leads to the other guests at once, also paused."""
+        live = live_of(ours)
+        first, second = site.guest("n1"), site.guest("n2")
+        second = replace(second, network=replace(second.network, forwards=()))
+        port = first.network.forwards[0]
+        for one in (first, second):
+            ours.start(one)
+        memory_of(ours).pause([second.name])
+        with pytest.raises(PortTaken):
+            live.forward(second.name, add=[port])
+        live.forward(first.name, remove=[port])
+        live.forward(second.name, add=[port])
+        with pytest.raises(PortTaken):
+            live.forward(first.name, add=[port])
+        third = replace(site.guest("n3"), network=replace(second.network, forwards=(port,)))
+        with pytest.raises(PortTaken):
+            ours.start(third)
+        ours.stop(first.name, force=True)
+        with pytest.raises(PortTaken):
+            ours.start(third)
+        ours.stop(second.name, force=True)
+        ours.start(third)
+        assert states(ours) == {third.name: "running"}
+
+    def test_what_is_not_there_or_not_ours_is_not_changed(
+        self, site: Site, ours: Hypervisor
+    ) -> None:
+        foreign = site.guest(home=site.foreign)
+        site.hypervisor(site.foreign).start(foreign)
+        for guest, error in ((_ABSENT, NotFound), (foreign.name, Conflict)):
+            with pytest.raises(error):
+                live_of(ours).forward(guest)
 
 
 class Pausing:

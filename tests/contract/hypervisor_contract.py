@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.hypervisor_basics import (
+    Changing,
     Forwarding,
     KernelBooting,
     Owning,
@@ -38,9 +39,16 @@ class HypervisorContract(Starting, Reaching, Stopping, Owning):
 
 
 class WarmContract(
-    HypervisorContract, KernelBooting, Forwarding, Pausing, Capturing, Restoring, Copying
+    HypervisorContract,
+    KernelBooting,
+    Forwarding,
+    Changing,
+    Pausing,
+    Capturing,
+    Restoring,
+    Copying,
 ):
-    """With ``memory`` and ``forwards``."""
+    """With ``memory``, ``forwards`` and ``live``."""
 
     def test_memory_and_capabilities_agree(self, ours: ClosableHypervisor) -> None:
         assert ours.memory is not None

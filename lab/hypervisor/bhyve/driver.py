@@ -59,6 +59,10 @@ class BhyveHypervisor:
         """See Hypervisor."""
 
     @property
+    def live(self) -> None:
+        """See Hypervisor; guests have addresses of their own."""
+
+    @property
     def redirects(self) -> PfRedirects:
         """See Hypervisor; raises HostUnfit."""
         return PfRedirects(self._place())

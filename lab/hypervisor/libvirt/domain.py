@@ -18,13 +18,16 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from lab.guest.network import segment_group
-from lab.hypervisor import DirectBoot, Disk, GuestSpec
+from lab.hypervisor import DirectBoot, Disk, Forward, GuestSpec
 from lab.hypervisor.agent import GUEST_AGENT, PERSONALISE
 from lab.names import GuestName
 from lab.values import dataclass
 
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 LAB_NAMESPACE = "urn:lab:guest:1"
+
+USER_NETWORK = "labouter"
+"""QEMU's name of the network through which ports of the host lead to a guest."""
 
 _OUTER_SLOT = "0x1d"
 _INNER_SLOT = "0x1e"
@@ -228,7 +231,7 @@ def _arguments(guest: GuestSpec, machine: Machine, incoming: bool) -> Iterator[s
             "memory-backend=labram",
         )
     yield from ("-netdev", _user_network(guest))
-    yield from ("-device", _card("labouter", guest.network.outer_mac, _OUTER_SLOT))
+    yield from ("-device", _card(USER_NETWORK, guest.network.outer_mac, _OUTER_SLOT))
     if not guest.network.uplink:
         segment = f"{segment_group(guest.tags.get('home', ''))}:{guest.network.segment}"
         # localaddr: the segment is on the loopback interface only.
@@ -240,11 +243,15 @@ def _arguments(guest: GuestSpec, machine: Machine, incoming: bool) -> Iterator[s
 
 def _user_network(guest: GuestSpec) -> str:
     forwards = "".join(
-        f",hostfwd=tcp:{forward.address}:{forward.host_port}-:{forward.guest_port}"
-        for forward in guest.network.forwards
+        f",hostfwd={host_end(forward)}-:{forward.guest_port}" for forward in guest.network.forwards
     )
     restrict = "off" if guest.network.uplink else "on"
-    return f"user,id=labouter,ipv6=off,restrict={restrict}{forwards}"
+    return f"user,id={USER_NETWORK},ipv6=off,restrict={restrict}{forwards}"
+
+
+def host_end(forward: Forward) -> str:
+    """The host's end of a forwarded port, as QEMU writes it."""
+    return f"tcp:{forward.address}:{forward.host_port}"
 
 
 def _card(backend: str, mac: str, slot: str) -> str:

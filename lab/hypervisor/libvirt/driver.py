@@ -34,10 +34,12 @@ from lab.hypervisor import (
     DirectBoot,
     Disk,
     FirmwareBoot,
+    Forward,
     Guest,
     GuestShape,
     GuestSpec,
     GuestState,
+    Live,
     Memory,
     MemoryImage,
     Network,
@@ -46,7 +48,15 @@ from lab.hypervisor.agent import AgentChannel
 from lab.hypervisor.libvirt import access, device_state, logs, memory_copy, session
 from lab.hypervisor.libvirt.channel import DomainPorts
 from lab.hypervisor.libvirt.connection import connect, default_uri, translated
-from lab.hypervisor.libvirt.domain import Machine, domain_xml, memory_path, port_sockets, read_tags
+from lab.hypervisor.libvirt.domain import (
+    USER_NETWORK,
+    Machine,
+    domain_xml,
+    host_end,
+    memory_path,
+    port_sockets,
+    read_tags,
+)
 from lab.hypervisor.libvirt.probe import captures, depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.progress import never_halt
@@ -113,6 +123,11 @@ class LibvirtHypervisor:
         return self
 
     @property
+    def live(self) -> Live:
+        """See Hypervisor; QEMU's monitor and libvirt can."""
+        return self
+
+    @property
     def redirects(self) -> None:
         """See Hypervisor; QEMU forwards ports, and listens on them itself."""
 
@@ -174,6 +189,25 @@ class LibvirtHypervisor:
     def resume(self, guests: Sequence[GuestName]) -> None:
         """See Memory."""
         self._all(guests, "resume", "resuming", unless="running")
+
+    def forward(
+        self, guest: GuestName, *, add: Sequence[Forward] = (), remove: Sequence[Forward] = ()
+    ) -> None:
+        """See Live: ``hostfwd_add`` and ``hostfwd_remove``, which only QEMU's monitor has.
+
+        They print nothing if a port was added, and a line in any case if one was removed.
+        """
+        domain = self._find(guest)
+        with translated(f"forwarding ports to {guest}"):
+            for one in remove:
+                _monitor_line(domain, f"hostfwd_remove {USER_NETWORK} {host_end(one)}")
+            for one in add:
+                line = f"hostfwd_add {USER_NETWORK} {host_end(one)}-:{one.guest_port}"
+                if said := _monitor_line(domain, line):
+                    what = f"forwarding port {one.host_port} to {guest}"
+                    if _PORT_TAKEN in said:
+                        raise PortTaken(f"{what}: another program has it", details=[said])
+                    raise HostUnfit(f"{what} failed", details=[said])
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """See Memory."""
@@ -341,6 +375,12 @@ class LibvirtHypervisor:
             return result
 
         return ask
+
+
+def _monitor_line(domain: Any, line: str) -> str:
+    """What QEMU's monitor for people prints for ``line``, in one line."""
+    flags = libvirt_qemu.VIR_DOMAIN_QEMU_MONITOR_COMMAND_HMP
+    return " ".join(libvirt_qemu.qemuMonitorCommand(domain, line, flags).split())
 
 
 def uninterrupted(start: Callable[[], T]) -> T:
