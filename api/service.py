@@ -11,6 +11,7 @@ from lab.api.background.idle import IdleWatch
 from lab.api.background.periodic import close_all
 from lab.api.background.poolkeeper import PoolKeeper
 from lab.api.background.refresher import Refresher
+from lab.api.background.standbykeeper import StandbyKeeper
 from lab.api.background.sweeper import Sweeper
 from lab.api.core.contexts import Opener
 from lab.api.core.core import open_core
@@ -43,11 +44,13 @@ class Service:
         self.sweeper = Sweeper(self.core, self.jobs)
         self.idle = IdleWatch(self.core)
         self.refresher = Refresher(self.core, self.jobs)
+        self.standbys = StandbyKeeper(self.core, self.jobs)
         self._periodic = {
             "sweeper": self.sweeper.periodic,
             "pool": self.keeper.periodic,
             "idle": self.idle.periodic,
             "datasets": self.refresher.periodic,
+            "standbys": self.standbys.periodic,
         }
         self._lock = ExitStack()
 

@@ -71,7 +71,7 @@ _HOST = re.compile(
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 )
 _HOST_LIMIT = 253
-_LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)-n[1-9]")
+_LAB_GUEST = re.compile(r"lab-([a-z][a-z0-9-]*)(?:\.[0-9a-f]{4})?-n[1-9]")
 
 
 @dataclass(frozen=True, order=True)
@@ -182,15 +182,19 @@ def parse_node(text: str) -> str:
     return name
 
 
-def guest_name(owner: Owner, node: str) -> GuestName:
-    """The hypervisor's name for a node of a lab, or of what becomes a template or an image."""
+def guest_name(owner: Owner, node: str, mark: str = "") -> GuestName:
+    """The hypervisor's name for a node of a lab, or of what becomes a template or an image.
+
+    ``mark``: 4 hexadecimal digits that a node of a standby has in it.
+    """
     if owner.kind == "template":
         return GuestName(f"lab-t.{owner.name[:16]}-{node}")
     if owner.kind == "image":  # the names of two versions differ at their ends
         from hashlib import sha256
 
         return GuestName(f"lab-i.{sha256(owner.name.encode()).hexdigest()[:16]}-{node}")
-    return GuestName(f"lab-{owner.name}-{node}")
+    marked = f".{mark}" if mark else ""
+    return GuestName(f"lab-{owner.name}{marked}-{node}")
 
 
 def check_address(text: str) -> str:

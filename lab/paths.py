@@ -12,7 +12,8 @@
       engines/<name>/            an added build: build.json, and the build as build.tar.gz
       templates/<key>/           the files of its capture: manifest.json, and per node <node>.seed,
                                  <node>.ram and <node>.state
-      labs/<name>/               <node>.seed, private/ (0700), and rollback during a rollback
+      labs/<name>/               <node>.seed, private/ (0700), rollback during a rollback, and
+                                 standby.log, what the making of the last standby printed
       labs/<name>/captures/<label>/    the files of a snapshot: manifest.json, and <node>.state with
                                        what differs from the template's RAM, or <node>.ram with all
       builds/<key>/              what is being made; nothing in it is ever used

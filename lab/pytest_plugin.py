@@ -79,9 +79,11 @@ class TestLab:
     def reset(self) -> None:
         """Put the lab back to its snapshot ``pytest``; the first call takes that if it is missing.
 
-        Nodes resume from RAM; address and account stay. Fails the test if that is not possible.
+        A standby takes over, in a fraction of a second, and the next one is made in the
+        background; where there is none yet, nodes resume from RAM. Address and account stay. Fails
+        the test if that is not possible.
         """
-        from lab.requests.labs import RollBack
+        from lab.requests.labs import ResetLab
         from lab.requests.snapshots import TakeSnapshot
 
         with _failing(), _app().open() as session:
@@ -93,7 +95,8 @@ class TestLab:
                     return
                 self._label = found[-1]
             self._view = session.run(
-                RollBack(lab=name, to=self._label), timeout=_app().settings().ready_timeout
+                ResetLab(lab=name, to=self._label),
+                timeout=_app().settings().ready_timeout,
             )
 
 

@@ -103,6 +103,41 @@ def run(
     return Completed(stdout, stderr)
 
 
+def start(
+    argv: Sequence[str | os.PathLike[str]], *, log: Path, cwd: Path, env: Mapping[str, str]
+) -> int:
+    """Start a program that outlives us, in a session of its own; its process id.
+
+    It reads nothing, and writes to ``log``, which is replaced. It must have a limit of its own.
+    ``env``: variables besides the usual. Raises HostUnfit if it or its log cannot be started.
+    """
+    command = [os.fspath(arg) for arg in argv]
+    require(command[0])
+    # Nobody waits for it: it is left to process 1, or reaped when the next one is started.
+    _started[:] = [one for one in _started if one.poll() is None]
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(log, flags, 0o600), "wb") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env={**inherited(), **env},
+                start_new_session=True,
+                umask=_UMASK,
+            )
+    except OSError as error:
+        raise HostUnfit(f"{command[0]} cannot be started: {error}") from error
+    _started.append(process)
+    return process.pid
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""What ``start`` started and has not reaped yet."""
+
+
 def _bounded(process: subprocess.Popen[bytes], most: int, timeout: float) -> tuple[bytes, bytes]:
     """All output of a program; raises CommandFailed once a stream has more than ``most`` bytes."""
     if process.stdin is None or process.stdout is None or process.stderr is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lab.api.background.periodic import Periodic
+from lab.api.background.periodic import Periodic, isolated
 from lab.api.core.admission import TAKE_ROOM, Need, need_of, need_of_lab
 from lab.api.core.core import Core
 from lab.api.jobs.jobs import Jobs
@@ -15,6 +15,7 @@ from lab.config.poolfile import WarmPool
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.service import pool as pools
+from lab.names import GuestName
 from lab.requests.labs import FillPool
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord
@@ -43,12 +44,25 @@ class PoolKeeper:
         with self._core.contexts.use() as ctx:
             ready = self._sound(ctx)
             ready = self._make_room(ctx, ready)
-        found: dict[str, list[str]] = {}
-        for lab in ready:
-            found.setdefault(lab.pool, []).append(lab.name)
-        self._pool.offer(found)
+            found: dict[str, list[str]] = {}
+            for lab in ready:
+                found.setdefault(lab.pool, []).append(lab.name)
+            self._pool.offer(found)
+            self._rest(ctx, found)
         if not busy:
             self._fill(found)
+
+    def _rest(self, ctx: Context, ready: dict[str, list[str]]) -> None:
+        """Pause the members that are not to run while they wait: all but the next ones."""
+        guests = ctx.hypervisor.guests()
+        for pool in self._pool.pools:
+            for number, name in enumerate(ready.get(pool.name, ())):
+                awake = number < pool.running
+                there = (guests.get(GuestName(n.guest)) for n in ctx.store.nodes.of(name))
+                states = {guest.state for guest in there if guest}
+                if states != {"running" if awake else "paused"}:
+                    with isolated("pool", name):
+                        pools.rest(ctx, name, awake=awake)
 
     def _sound(self, ctx: Context) -> list[LabRecord]:
         """The members that can be claimed; those that never can are removed."""
@@ -67,7 +81,9 @@ class PoolKeeper:
             elif not self._fits(ctx, lab, pool):
                 why = "the pool's configuration, image or template has changed"
             elif (
-                lab.state != "ready" or lab.name in unsound or not pools.runs(ctx, lab.name, guests)
+                lab.state != "ready"
+                or lab.name in unsound
+                or not pools.whole(ctx, lab.name, guests)
             ):
                 why = "it is not running"
             if not why:

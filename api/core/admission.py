@@ -12,6 +12,7 @@ from lab import host
 from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
+from lab.lifecycle.nodes.standby import memory_of
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabWithNodes
 from lab.state.service import JobKind
@@ -27,7 +28,7 @@ TAKE_ROOM: tuple[JobKind, ...] = (
     "create", "branch", "build-template", "build-image", "create-dataset", "refresh-dataset",
 )  # fmt: skip
 """The jobs that start guests of their own."""
-WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback")
+WAKE: tuple[JobKind, ...] = ("start", "restart", "rollback", "reset")
 """The jobs that may start guests of a lab that is stopped."""
 
 
@@ -85,7 +86,8 @@ def need_of_lab(found: LabWithNodes) -> Need:
     """
     asleep = found.lab.state in ("stopped", "removing")
     running = Need() if asleep else _to_run(found.plans)
-    return replace(running, ports=_ports(found.plans))
+    ports = _ports(found.plans) * (2 if found.standby else 1)
+    return replace(running, memory=running.memory + memory_of(found), ports=ports)
 
 
 def need_to_wake(found: LabWithNodes, running: Collection[str]) -> Need:

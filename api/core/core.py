@@ -13,6 +13,7 @@ from lab.api.core.known import KnownTokens
 from lab.api.core.limits import Limits
 from lab.api.core.observing import Observing
 from lab.api.core.pool import Pool
+from lab.api.core.standbys import Standbys
 from lab.api.events.eventlog import EventLog
 from lab.api.events.notifier import Notifier
 from lab.api.telemetry.logs import log
@@ -75,6 +76,7 @@ class Core:
     space: CachedSpace
     observing: Observing
     limits: Limits
+    standbys: Standbys = field(default_factory=Standbys)
     known: KnownTokens = field(default_factory=KnownTokens)
     loads: dict[str, int] = field(default_factory=dict)
     """Bytes of SQL that running jobs have read so far, by the job's id."""
@@ -112,7 +114,12 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
     trace = trace or open_trace(settings.serve)
     store = open_store(settings.home)
     store.labs.suggests = False  # as in contexts
-    notifier, contexts = Notifier(), Contexts(settings, opener)
+    notifier, contexts, standbys = Notifier(), Contexts(settings, opener), Standbys()
+
+    def pressed() -> None:
+        pool.wake.set()
+        standbys.wake.set()
+
     return Core(
         settings=settings,
         store=store,
@@ -122,8 +129,9 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
         metrics=Metrics(),
         trace=trace,
         pool=pool,
-        admission=Admission(settings, store, pressed=pool.wake.set),
+        admission=Admission(settings, store, pressed=pressed),
         space=CachedSpace(contexts),
         observing=Observing(settings, store, contexts),
         limits=Limits(settings.serve.token_rate),
+        standbys=standbys,
     )

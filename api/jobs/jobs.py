@@ -26,6 +26,7 @@ from lab.api.core.admission import (
 )
 from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
+from lab.api.core.standbys import Wanted
 from lab.api.events import webhooks
 from lab.api.events.eventlog import topic
 from lab.api.jobs import stored
@@ -417,6 +418,9 @@ class Jobs:
         core.job_ended(job)
         core.observing.observer.changed(job.lab)
         core.admission.changed()
+        if job.kind == "reset" and job.state == "succeeded" and not job.facts.get("once"):
+            created = job.facts.get("created_at")
+            core.standbys.want(Wanted(job.lab, created, job.token))
         if job.kind == "fill":
             core.pool.filled(stored.pool_of(job), failed=job.state == "failed")
         if core.pool.pools:

@@ -14,6 +14,7 @@ from lab.blueprints import foreseen, has_server
 from lab.datasets.source import parse
 from lab.errors import LabError, LimitReached
 from lab.lifecycle.datasets import dataset
+from lab.lifecycle.nodes.standby import COST
 from lab.lifecycle.service import usage
 from lab.lifecycle.service.usage import KeptSnapshots, Snapshots, Taken, datasets_of, kept_by
 from lab.names import CaptureRef
@@ -233,11 +234,13 @@ def _check_sizes(
 
     That is its ``labs``, what its open jobs run besides, and further ``guests``.
     """
+    labs = list(labs)
     sizes = [node.size for one in labs for node in one.plans]
     sizes += [size for job in core.store.jobs.open(project) for size in guests_of(job)]
     sizes += guests
     _check(project, "nodes", token.max_nodes, len(sizes), added=added)
-    _check(project, "memory", token.max_memory, sum(n.memory for n in sizes), added=added)
+    memory = sum(size.memory for size in sizes) + sum(one.standby for one in labs)
+    _check(project, "memory", token.max_memory, memory, added=added)
     _check(project, "processors", token.max_cpus, sum(n.cpus for n in sizes), added=added)
 
 
@@ -251,6 +254,16 @@ def check_guests(
     if (token.max_nodes, token.max_memory, token.max_cpus) != (None, None, None):
         labs = _all(core, project, UNLIMITED).values()
         _check_sizes(core, project, token, labs, guests, added=added)
+
+
+def check_standby(core: Core, token: TokenRecord, lab: LabRecord) -> None:
+    """Raise LimitReached if a standby of ``lab`` would exceed its project's quota of memory."""
+    if token.max_memory is not None:
+        found = _all(core, lab.project, UNLIMITED)
+        if lab.name in found:
+            cost = COST * len(found[lab.name].plans)
+            found[lab.name] = replace(found[lab.name], standby=cost)
+        _check_sizes(core, lab.project, token, found.values(), (), added="this standby")
 
 
 def check_snapshots(

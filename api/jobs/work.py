@@ -35,11 +35,14 @@ from lab.requests.labs import (
     BranchLab,
     CreateLab,
     DeleteLab,
+    DropStandby,
     ExpireLab,
     FillPool,
     LabRequest,
+    MakeStandby,
     Power,
     Promote,
+    ResetLab,
     RestartLab,
     RollBack,
     StartLab,
@@ -323,6 +326,20 @@ def roll_back(ctx: Context, task: Task[RollBack]) -> str:
     return task.job.lab
 
 
+def reset(ctx: Context, task: Task[ResetLab]) -> str:
+    """Put a lab back to a snapshot by its standby; the next one is another job."""
+    _same(ctx, task)
+    perform(ctx, task.request)
+    return task.job.lab
+
+
+def standby(ctx: Context, task: Task[MakeStandby] | Task[DropStandby]) -> str:
+    """Make or remove the standby of a lab."""
+    _same(ctx, task)
+    perform(ctx, task.request)
+    return task.job.lab
+
+
 def promote_node(ctx: Context, task: Task[Promote]) -> str:
     """Have another node of a lab take writes, and wait until it is ready."""
     _same(ctx, task)
@@ -489,6 +506,9 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "delete-snapshot": Work(DeleteSnapshot, delete_snapshot),
     "prune-snapshots": Work(PruneSnapshots, prune_snapshots),
     "rollback": Work(RollBack, roll_back),
+    "reset": Work(ResetLab, reset),
+    "standby": Work(MakeStandby, standby),
+    "drop-standby": Work(DropStandby, standby),
     "promote": Work(Promote, promote_node),
     "upgrade": Work(UpgradeLab, upgrade),
     "branch": Work(BranchLab, branch),

@@ -19,13 +19,19 @@ from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import JOB_DONE, Key, Wait, job_answer, job_done
 from lab.api.http.queries import FromQuery
 from lab.api.jobs.jobs import Jobs
-from lab.api.jobs.quota import UNLIMITED, check_snapshots, max_snapshots, snapshots_of
+from lab.api.jobs.quota import (
+    UNLIMITED,
+    check_snapshots,
+    check_standby,
+    max_snapshots,
+    snapshots_of,
+)
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.snapshots import snapshot
 from lab.names import SNAPSHOT_LABEL
-from lab.requests.labs import RollBack
+from lab.requests.labs import DropStandby, MakeStandby, ResetLab, RollBack
 from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
@@ -135,6 +141,85 @@ async def roll_back(
     """
     job = await in_thread(submit_rollback, jobs, caller, name, asked)
     return await job_answer(core, job, wait, job_done)
+
+
+@router.post(
+    "/reset", operation_id="resetLab", status_code=202, response_model=model(JobView),
+    responses=JOB_DONE,
+)  # fmt: skip
+async def reset(
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: FromBody[ResetLab], wait: Wait
+) -> Response:
+    """Put a lab back to a snapshot by its standby, in a fraction of a second; make the next one.
+
+    Without a standby it takes as long as a rollback.
+    """
+    job = await in_thread(submit_reset, jobs, caller, name, asked)
+    return await job_answer(core, job, wait, job_done)
+
+
+@router.put(
+    "/standby",
+    operation_id="makeStandby",
+    status_code=202,
+    response_model=model(JobView),
+    responses=JOB_DONE,
+)
+async def make_standby(
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, asked: FromBody[MakeStandby], wait: Wait
+) -> Response:
+    """Make a standby: the next reset, or rollback to the snapshot, takes a fraction of a second.
+
+    A lab has one at most. It is used once, within an hour; a reset makes the next one.
+    """
+    job = await in_thread(submit_standby, jobs, caller, name, asked)
+    return await job_answer(core, job, wait, job_done)
+
+
+@router.delete(
+    "/standby",
+    operation_id="dropStandby",
+    status_code=202,
+    response_model=model(JobView),
+    responses={204: {"description": "The lab has no standby."}},
+)
+async def drop_standby(
+    core: CoreOf, jobs: JobsOf, caller: User, name: Name, wait: Wait
+) -> Response:
+    """Remove the standby of a lab, if it has one."""
+    job = await in_thread(submit_standby, jobs, caller, name, DropStandby())
+    return await job_answer(core, job, wait, lambda _: Response(status_code=204))
+
+
+def submit_reset(jobs: Jobs, caller: Caller, name: str, asked: ResetLab) -> JobRecord:
+    """Submit a reset; raises NotFound."""
+    record = caller.lab(jobs.core, name)
+    to = _label(jobs.core, name, asked.to)
+    request = replace(asked, lab=name, created_at=record.created_at, to=to)
+    return submit(jobs, new_job(caller.token, request, project=record.project))
+
+
+def _label(core: Core, name: str, wanted: str) -> str:
+    """The label of a snapshot, if one is named; raises NotFound."""
+    if not wanted:
+        return ""
+    with core.contexts.use() as ctx:
+        return snapshot.find(ctx, name, wanted).label
+
+
+def submit_standby(
+    jobs: Jobs, caller: Caller, name: str, asked: MakeStandby | DropStandby
+) -> JobRecord:
+    """Submit the making, or the removal, of the standby of a lab; raises NotFound."""
+    core = jobs.core
+    record = caller.lab(core, name)
+    if isinstance(asked, MakeStandby):
+        asked = replace(asked, to=_label(core, name, asked.to))
+    request = replace(asked, lab=name, created_at=record.created_at)
+    job = new_job(caller.token, request, project=record.project)
+    if isinstance(asked, MakeStandby):
+        return submit(jobs, job, lambda: check_standby(core, caller.token, record))
+    return submit(jobs, job)
 
 
 def submit_take(

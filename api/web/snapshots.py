@@ -17,6 +17,7 @@ from lab.api.routes.snapshots import Label
 from lab.api.web import forms, pages
 from lab.api.web.request import Fields, PageRoute, ReadAccess, UseAccess
 from lab.errors import LabError
+from lab.requests.labs import ResetLab
 from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshot
 
 router = APIRouter(prefix="/labs/{name}/snapshots", route_class=PageRoute, include_in_schema=False)
@@ -83,6 +84,18 @@ def roll_back(
     def act() -> str:
         asked = forms.rollback_request(label, fields)
         return f"/jobs/{snapshots.submit_rollback(jobs, caller, name, asked).id}"
+
+    return pages.done(act, partial(_snapshots, request, core, caller, name))
+
+
+@router.post("/{label}/reset", operation_id="resetLab")
+def reset(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, label: Label
+) -> Response:
+    """Reset the lab to a snapshot, and show the job."""
+
+    def act() -> str:
+        return f"/jobs/{snapshots.submit_reset(jobs, caller, name, ResetLab(to=label)).id}"
 
     return pages.done(act, partial(_snapshots, request, core, caller, name))
 

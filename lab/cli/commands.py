@@ -207,6 +207,8 @@ class RootVerbs(Verbs):
         "extend": "lab.cli.verbs.power:extend",
         "snapshot": SnapshotVerbs,
         "rollback": "lab.cli.verbs.snapshot:rollback",
+        "reset": "lab.cli.verbs.reset:reset",
+        "standby": "lab.cli.verbs.reset:standby",
         "branch": "lab.cli.verbs.branch:branch",
         "sql": "lab.cli.verbs.sql:sql",
         "exec": "lab.cli.verbs.node_access:execute",

@@ -28,6 +28,7 @@ from lab.requests.labs import (
     CreateLab,
     DeleteLab,
     Promote,
+    ResetLab,
     RollBack,
     RunProgram,
     UpgradeLab,
@@ -290,6 +291,22 @@ class Client:
         """
         asked = RollBack(lab=name, to=to, node=node, **settable(RollBack, fields))
         found: Lab = self.run(asked, timeout=timeout, listener=listener)
+        return found
+
+    def reset(
+        self,
+        name: str,
+        to: str = "",
+        *,
+        timeout: float | None = None,
+        listener: Listener | None = None,
+    ) -> Lab:
+        """Put a lab back to a snapshot, by its standby if there is one; the next is made then.
+
+        ``to``: by default the snapshot that the lab was put back to last, its origin at first.
+        Raises as ``rollback`` does.
+        """
+        found: Lab = self.run(ResetLab(lab=name, to=to), timeout=timeout, listener=listener)
         return found
 
     def branch(

@@ -21,9 +21,13 @@ from lab.requests.labs import (
     ChangeLab,
     CreateLab,
     DeleteLab,
+    DropStandby,
     EnsureLab,
+    LabRequest,
+    MakeStandby,
     Power,
     Promote,
+    ResetLab,
     RestartLab,
     RollBack,
     StartLab,
@@ -109,10 +113,11 @@ def run(
     NotReady after ``timeout``.
     """
     method, path, end = WAYS[type(request)]
-    given = {} if isinstance(request, Power) else body_of(request)  # its path says all of it
+    bare = isinstance(request, Power) or not body_fields(type(request))  # its path says all of it
+    given = {} if bare else body_of(request)
     in_query = method == "DELETE" or isinstance(request, RefreshDataset)
     query = {name: _in_query(value) for name, value in given.items()} if in_query else {}
-    body = given if given and not in_query else None
+    body = None if bare or in_query else given
     sent = Sent(wire, jobs, method, path_of(*path(request)), body, query, listener, timeout)
     return end(sent, request)
 
@@ -182,7 +187,7 @@ def _cancel_labs(sent: Sent) -> None:
             jobs.done("DELETE", path_of("labs", name), {"force": "true"}, None, None)
 
 
-def _changed(sent: Sent, request: Power | Promote | RollBack) -> Lab:
+def _changed(sent: Sent, request: LabRequest) -> Lab:
     sent.done()
     return read_lab(sent.get("labs", request.lab))
 
@@ -346,6 +351,9 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     Promote: ("POST", lambda r: ("labs", r.lab, "promote"), _changed),
     UpgradeLab: ("POST", lambda r: ("labs", r.lab, "upgrade"), _upgraded),
     RollBack: ("POST", lambda r: ("labs", r.lab, "rollback"), _changed),
+    ResetLab: ("POST", lambda r: ("labs", r.lab, "reset"), _changed),
+    MakeStandby: ("PUT", lambda r: ("labs", r.lab, "standby"), _changed),
+    DropStandby: ("DELETE", lambda r: ("labs", r.lab, "standby"), _changed),
     TakeSnapshot: ("POST", lambda r: ("labs", r.lab, "snapshots"), _snapshot),
     PruneSnapshots: ("POST", lambda r: ("labs", r.lab, "snapshots", "prune"), _pruned),
     ChangeSnapshot: ("PATCH", lambda r: ("labs", r.lab, "snapshots", r.label), _snapshot_changed),

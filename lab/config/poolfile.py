@@ -47,6 +47,8 @@ class WarmPool:
     """The labs; what can be written down of them are keys of the pool's table."""
     count: Annotated[int, within(1, 100)] = 1
     """How many labs are kept ready."""
+    running: Annotated[int, within(0, 100)] = 0
+    """How many of these run while they wait; the others are paused."""
     my_cnf: Annotated[tuple[tuple[str, str], ...], Key("files, as [ROLE=]PATH", _named_files)] = ()
     """The roles and paths of option files that ``spec`` lacks; see ``with_files``."""
     init: Annotated[str, matching("a file of SQL", r"(?s).+")] = ""

@@ -20,9 +20,12 @@ from lab.requests.labs import (
     ChangeLab,
     CreateLab,
     DeleteLab,
+    DropStandby,
     EnsureLab,
     FillPool,
+    MakeStandby,
     Promote,
+    ResetLab,
     RollBack,
     StartLab,
     StopLab,
@@ -110,6 +113,24 @@ def _roll_back(ctx: Context, asked: RollBack, timeout: float) -> LabView:
     from lab.lifecycle.labs.rollback import rollback
 
     return rollback(ctx, asked, timeout=timeout)
+
+
+def _reset(ctx: Context, asked: ResetLab, timeout: float) -> LabView:
+    from lab.lifecycle.labs.rollback import reset
+
+    return reset(ctx, asked, timeout=timeout)
+
+
+def _make_standby(ctx: Context, asked: MakeStandby, timeout: float) -> LabView:
+    from lab.lifecycle.labs import standby
+
+    return standby.make(ctx, asked, timeout=timeout)
+
+
+def _drop_standby(ctx: Context, asked: DropStandby, _: float) -> LabView:
+    from lab.lifecycle.labs import standby
+
+    return standby.drop(ctx, asked.lab)
 
 
 def _branch(ctx: Context, asked: BranchLab, timeout: float) -> list[LabView]:
@@ -250,6 +271,9 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     Promote: _promote,
     UpgradeLab: _upgrade,
     RollBack: _roll_back,
+    ResetLab: _reset,
+    MakeStandby: _make_standby,
+    DropStandby: _drop_standby,
     BranchLab: _branch,
     TakeSnapshot: _take_snapshot,
     ChangeSnapshot: _change_snapshot,

@@ -22,7 +22,18 @@ from lab.locks import flock
 from lab.paths import Home, is_full, unwritable
 from lab.wait import Deadline, attempts
 
-LockKind = Literal["lab", "template", "image", "snapshot", "state", "boot", "restore", "upgrade"]
+LockKind = Literal[
+    "lab",
+    "template",
+    "image",
+    "snapshot",
+    "standby",
+    "hosts",
+    "state",
+    "boot",
+    "restore",
+    "upgrade",
+]
 
 PROBE_GRACE = 0.05
 """Seconds before a lock counts as busy; ``held`` takes a free one for microseconds."""

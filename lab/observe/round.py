@@ -181,7 +181,8 @@ def lab_state(
         return "stopped"
     if recorded == "stopped" and working:
         return "starting"
-    if present == {"ready"} and recorded == "ready":
+    waits = pooled and present in ({"ready"}, {"paused"})
+    if recorded == "ready" and (waits or present == {"ready"}):
         return "pooled" if pooled else "ready"
     worst: tuple[LabState, ...] = ("not-primary", "unreachable")
     lost = [state for state in worst if state in present] if present.isdisjoint(_SERVING) else []

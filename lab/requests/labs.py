@@ -332,6 +332,29 @@ class RollBack(LabRequest, frozen=True, kw_only=True):
     keep_sessions: Annotated[bool, Meta(description=_KEEP_SESSIONS)] = False
 
 
+_LAST = (
+    "A label, a name (the newest of it), or `origin`; null: the snapshot that the lab was put back"
+    " to last, its origin at first."
+)
+
+
+class ResetLab(LabRequest, frozen=True, kw_only=True):
+    """A rollback of all nodes by a standby, after which the next standby is made."""
+
+    to: Annotated[str, EMPTY, Meta(pattern=SNAPSHOT_LABEL, description=_LAST)] = ""
+    once: Annotated[bool, Meta(description="Make no standby for the next reset.")] = False
+
+
+class MakeStandby(LabRequest, frozen=True, kw_only=True):
+    """A standby for rollbacks to a snapshot: the nodes once more, restored and paused."""
+
+    to: Annotated[str, EMPTY, Meta(pattern=SNAPSHOT_LABEL, description=_LAST)] = ""
+
+
+class DropStandby(LabRequest, frozen=True, kw_only=True):
+    """The removal of a lab's standby, if it has one."""
+
+
 class BranchLab(LabRequest, frozen=True, kw_only=True):
     """Branches of a lab."""
 

@@ -48,26 +48,35 @@ def labs_with_nodes(path: Path) -> list[LabWithNodes] | None:
             nodes = _records(connection, "SELECT * FROM nodes ORDER BY lab, idx", NodeRecord)
             rows = connection.execute("SELECT key, engine, engine_version FROM images")
             engines = {key: (engine, version) for key, engine, version in rows}
+            ready = "SELECT lab, label FROM standbys WHERE state = 'ready'"
+            standbys = dict(connection.execute(ready).fetchall())
     except sqlite3.Error:
         return None
-    return together(labs, nodes, engines)
+    return together(labs, nodes, engines, standbys)
 
 
 def together(
-    labs: Iterable[LabRecord], nodes: Iterable[NodeRecord], engines: Engines
+    labs: Iterable[LabRecord],
+    nodes: Iterable[NodeRecord],
+    engines: Engines,
+    standbys: Mapping[str, str],
 ) -> list[LabWithNodes]:
-    """Labs, each with its nodes."""
+    """Labs, each with its nodes; ``standbys``: the labels of the snapshots that they are for."""
     by_lab: dict[str, list[NodeRecord]] = defaultdict(list)
     for node in nodes:
         by_lab[node.lab].append(node)
-    return [with_engines(lab, by_lab[lab.name], engines) for lab in labs]
+    return [
+        with_engines(lab, by_lab[lab.name], engines, standbys.get(lab.name, "")) for lab in labs
+    ]
 
 
-def with_engines(lab: LabRecord, nodes: Iterable[NodeRecord], engines: Engines) -> LabWithNodes:
+def with_engines(
+    lab: LabRecord, nodes: Iterable[NodeRecord], engines: Engines, standby: str
+) -> LabWithNodes:
     """A lab with its nodes, and what is in those of their images that are not the lab's."""
     found = tuple(nodes)
     others = {node.image for node in found} & engines.keys() - {lab.image}
-    return LabWithNodes(lab, found, {key: engines[key] for key in others})
+    return LabWithNodes(lab, found, {key: engines[key] for key in others}, standby)
 
 
 def _records(connection: sqlite3.Connection, query: str, record: type[R]) -> list[R]:

@@ -22,6 +22,7 @@ ImageState = Literal["building", "ready"]
 TemplateState = Literal["building", "ready", "broken"]
 ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
+StandbyState = Literal["making", "ready"]
 Started = Literal["warm", "cold"]
 Large: TypeAlias = int
 """A number, such as of bytes, that may take more than 32 bits."""
@@ -123,6 +124,8 @@ class LabRecord(Requested):
     """The label of the snapshot that it last was like; empty: as it was when it was made."""
     identity: Large = 0
     """What the identities of its servers follow from; 0: from what it is a clone of."""
+    reset_to: str = ""
+    """The label of the snapshot that it was put back to last, as a whole; empty: never."""
 
     @property
     def usable(self) -> bool:
@@ -211,6 +214,8 @@ class LabWithNodes:
     nodes: tuple[NodeRecord, ...]
     others: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
     """The engine and its version in each image that is not the lab's, by its key."""
+    standby: str = ""
+    """The label of the snapshot for which there is a standby; empty for none."""
 
     def engine_of(self, node: NodeRecord) -> tuple[str, str]:
         """The engine of a node and its version."""
@@ -228,6 +233,32 @@ class LabWithNodes:
     def images(self) -> frozenset[str]:
         """The keys of the images of its engine and of all nodes."""
         return frozenset({self.lab.image, *(node.image for node in self.nodes)})
+
+
+@dataclass(frozen=True)
+class StandbyRecord:
+    """A standby of a lab: its nodes once more, as at one of its snapshots, paused and ready."""
+
+    lab: str
+    label: str
+    """Of the snapshot."""
+    state: StandbyState
+    created_at: float
+    segment: int = 0
+    fits: str = ""
+    """A hash of what of the lab it was made with; it is not used once that changed."""
+    nodes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    """What each has of its own, by name: its ``guest``, and its ``ports`` until it is used."""
+
+    @property
+    def guests(self) -> list[str]:
+        """The names of the guests of all nodes."""
+        return [str(node["guest"]) for node in self.nodes.values()]
+
+    @property
+    def ports(self) -> set[int]:
+        """The host's ports of all nodes."""
+        return {int(port) for node in self.nodes.values() for port in node["ports"].values()}
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from lab.state.records import (
     NodeRecord,
     ResourceRecord,
     ResourceState,
+    StandbyRecord,
+    StandbyState,
     TemplateRecord,
     TemplateState,
     kind_of,
@@ -96,6 +98,13 @@ nodes = _table(
     "nodes",
     NodeRecord,
     "lab name",
+    ForeignKeyConstraint(["lab"], ["labs.name"], ondelete="CASCADE"),
+)
+standbys = _table(
+    "standbys",
+    StandbyRecord,
+    "lab",
+    _one_of("state", StandbyState),
     ForeignKeyConstraint(["lab"], ["labs.name"], ondelete="CASCADE"),
 )
 images = _table("images", ImageRecord, "key", _one_of("state", ImageState))

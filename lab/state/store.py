@@ -17,7 +17,13 @@ from lab.state.jobs import Audit, Jobs
 from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
 from lab.state.reading import Engines, together, with_engines
-from lab.state.records import ImageRecord, LabRecord, LabWithNodes, TemplateRecord
+from lab.state.records import (
+    ImageRecord,
+    LabRecord,
+    LabWithNodes,
+    StandbyRecord,
+    TemplateRecord,
+)
 from lab.state.resources import Resources
 from lab.state.service import TokenRecord
 
@@ -36,6 +42,7 @@ class Store:
         self._database = Database(home, url)
         self.labs = Keyed(self._database, schema.labs, LabRecord, "lab")
         self.nodes = Nodes(self._database)
+        self.standbys = Keyed(self._database, schema.standbys, StandbyRecord, "standby")
         self.images = Keyed(self._database, schema.images, ImageRecord, "image")
         self.templates = Keyed(self._database, schema.templates, TemplateRecord, "template")
         self.resources = Resources(self._database)
@@ -53,8 +60,8 @@ class Store:
         return self._database.version()
 
     def labs_version(self) -> object:
-        """``version`` of labs and nodes alone; see ``Database.version_of``."""
-        return self._database.version_of(schema.labs, schema.nodes)
+        """``version`` of labs, nodes and standbys alone; see ``Database.version_of``."""
+        return self._database.version_of(schema.labs, schema.nodes, schema.standbys)
 
     def tokens_version(self) -> object:
         """``version`` of tokens alone; see ``Database.version_of``."""
@@ -102,13 +109,19 @@ class Store:
     def lab_with_nodes(self, name: str) -> LabWithNodes:
         """A lab and its nodes, as of one moment; raises NotFound."""
         with self._database.read():
-            return with_engines(self.labs.get(name), self.nodes.of(name), self._engines())
+            lab, standby = self.labs.get(name), self._standbys().get(name, "")
+            return with_engines(lab, self.nodes.of(name), self._engines(), standby)
 
     def labs_with_nodes(self) -> list[LabWithNodes]:
-        """All labs and their nodes, by name, as of one moment; three queries."""
+        """All labs and their nodes, by name, as of one moment; four queries."""
         with self._database.read():
             labs, nodes, engines = self.labs.all(), self.nodes.all(), self._engines()
-        return together(labs, nodes, engines)
+            standbys = self._standbys()
+        return together(labs, nodes, engines, standbys)
+
+    def _standbys(self) -> dict[str, str]:
+        """The labels of the snapshots for which labs have a standby, by the names of labs."""
+        return {one.lab: one.label for one in self.standbys.all() if one.state == "ready"}
 
     def _engines(self) -> Engines:
         """The engine and its version in each image, by its key."""

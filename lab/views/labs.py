@@ -179,6 +179,10 @@ class LabView:
     unknown."""
     interrupted: Public[str] = ""
     """What was interrupted, and what completes it; else empty."""
+    at: Annotated[str, public("before-upgrade.20261121t110000")] = ""
+    """The snapshot that it was put back to last, or taken of it since; empty: its origin."""
+    standby: Annotated[str, public("before-upgrade.20261121t110000")] = ""
+    """The snapshot for which a standby was made; empty: there is none."""
 
     @property
     def engines(self) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ BODIES = {
     "takeSnapshot": {},
     "changeSnapshot": {"protected": True},
     "rollBack": {},
+    "resetLab": {},
+    "makeStandby": {},
     "branchLab": {},
     "promoteNode": {"node": "n2"},
     "upgradeLab": {"to": "mariadb:11.8"},

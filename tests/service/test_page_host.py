@@ -125,6 +125,8 @@ def test_the_way_of_a_snapshot(here: Site) -> None:
         assert sorted((one["to"], one["node"]) for one in asked) == [(label, ""), (label, "n2")]
         done(here, client, f"/labs/shop/snapshots/{label}/rollback", cold="yes")
         assert here.ask("GET", "/v1/labs/shop").json()["started"] == "cold"
+        done(here, client, f"/labs/shop/snapshots/{label}/reset")
+        assert here.ask("GET", "/v1/labs/shop").json()["started"] == "warm"
         done(here, client, f"/labs/shop/snapshots/{label}/delete")
         assert label not in labels(here, "shop")
         assert client.post(f"/labs/shop/snapshots/{label}/delete").status_code == 404

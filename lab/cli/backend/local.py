@@ -60,9 +60,38 @@ class LocalSession:
     def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session."""
         from lab.lifecycle.perform import perform
+        from lab.requests.labs import ResetLab
         from lab.requests.request import check
 
-        return perform(self._context, check(request), timeout=timeout)
+        found = perform(self._context, check(request), timeout=timeout)
+        if isinstance(request, ResetLab) and not request.once:
+            self._make_standby(request.lab)
+        return found
+
+    def _make_standby(self, lab: str) -> None:
+        """Make the next standby of a lab in a process of its own, which outlives this one.
+
+        What it prints, such as why there is none, is in a file of the lab.
+        """
+        import sys
+
+        from lab.errors import HostUnfit
+        from lab.run import start
+        from lab.units import format_duration
+
+        home, limit = self._context.home, self._context.settings.ready_timeout
+        argv = [sys.executable, "-m", "lab", "--home", str(home.root), "standby", lab]
+        argv += ["--output", "name", "--timeout", format_duration(limit)]
+        try:
+            # Not from the working directory, which may have a directory `lab` of its own.
+            start(
+                argv,
+                log=home.lab(lab) / "standby.log",
+                cwd=home.root,
+                env={"PYTHONSAFEPATH": "1"},
+            )
+        except HostUnfit as error:  # what was asked for is done
+            self._context.progress.note("standby", f"the next standby is not made: {error}")
 
     def preview(self, request: CreateLab) -> Preview:
         """See Session."""

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
         ChangeLab,
         CreateLab,
         DeleteLab,
+        DropStandby,
+        MakeStandby,
         Promote,
+        ResetLab,
         RollBack,
         StartLab,
         StopLab,
@@ -70,7 +73,8 @@ class Session(Protocol):
     ``run`` performs a request; the other methods look at something, or into a node. They raise as
     the functions of ``lab.lifecycle`` and the methods of ``lab.client.Client`` do. Timeouts are
     in seconds; ``run`` has that of the settings, or none against a service, unless one is given. A
-    removal returns whether all of it is gone, that of snapshots a line about each.
+    removal returns whether all of it is gone, that of snapshots a line about each. The standby
+    after a reset is made in the background, on this host by a process that it starts.
     """
 
     @overload
@@ -78,7 +82,14 @@ class Session(Protocol):
     @overload
     def run(
         self,
-        request: CreateLab | StartLab | StopLab | Promote | RollBack,
+        request: CreateLab
+        | StartLab
+        | StopLab
+        | Promote
+        | RollBack
+        | ResetLab
+        | MakeStandby
+        | DropStandby,
         *,
         timeout: float | None = None,
     ) -> LabView: ...

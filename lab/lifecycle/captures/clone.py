@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.form import Formation, guest_of, intend, mark_origin, seed_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.names import CaptureRef, VolumeName
+from lab.storage import Volume
 from lab.units import counted
 
 if TYPE_CHECKING:
@@ -54,11 +55,13 @@ def wake(
     segment: int,
     *,
     new: Sequence[VolumeName] = (),
+    disks: Mapping[str, Sequence[Volume]] | None = None,
 ) -> Prepared:
     """Bring up ``nodes``, whose disks are as captured: with their RAM, else by booting them.
 
     ``parent``: the capture that the lab is a clone of. ``new``: volumes that were just cloned; they
-    are marked as the lab's origin before any node runs. The rest as for ``clone``.
+    are marked as the lab's origin before any node runs. ``disks``: those of each node, where they
+    are not its volumes. The rest as for ``clone``.
     """
     if new and not capture.warm:
         mark_origin(ctx, new)
@@ -68,7 +71,10 @@ def wake(
         ram = ctx.home.ram(base, node.name) if capture.warm else None
         seed = seed_of(ctx, node, parent, segment)
         tags = {MEMORY: str(base)} if ram else {}
-        guest = guest_of(ctx, node, images, segment, seed, memory_file=ram, tags=tags)
+        volumes = disks[node.name] if disks else None
+        guest = guest_of(
+            ctx, node, images, segment, seed, volumes=volumes, memory_file=ram, tags=tags
+        )
         if ram:
             state = ctx.home.device_state(capture.ref, node.name)
             memory_of(ctx.hypervisor).restore(guest, MemoryImage(ram, state, guest.memory))

@@ -8,6 +8,7 @@ from pathlib import Path
 from lab.errors import HostUnfit, LabError
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.locks.named import lock
 from lab.names import CaptureRef, GuestName, Owner
 from lab.paths import remove_directory, writing
 from lab.schedule import FORMER
@@ -35,6 +36,9 @@ def forget(ctx: Context, owner: Owner) -> list[str]:
     """``release`` a lab and remove its record, last of all; its lock is held."""
     if ctx.store.labs.find(owner.name) is not None:
         mark_removing(ctx, owner.name)
+        if ctx.store.standbys.find(owner.name) is not None:
+            with lock(ctx.home, "standby", owner.name):
+                pass  # who makes one sees that the lab is removed, and ends
     removed = release(ctx, owner)
     if ctx.store.labs.find(owner.name) is not None:
         ctx.store.labs.remove(owner.name)

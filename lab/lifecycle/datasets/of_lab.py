@@ -117,7 +117,7 @@ def _wake(
     """
     lab = capture.owner.name
     record = record_of(ctx, lab)
-    node = replace(origin, owner=owner, name=name, ports={}, redirect=0)
+    node = replace(origin, owner=owner, name=name, ports={}, redirect=0, known_as=None)
     host.check_memory([node.size.memory], host.memory(), ctx.settings.memory_floor)
     tags = {"owner": str(owner), "node": name}
     with ctx.progress.step("clone", f"cloning {origin.name} of {lab}"):

@@ -28,6 +28,7 @@ from lab.lifecycle.core.release import (
 from lab.lifecycle.host import catalog
 from lab.lifecycle.host.builds import remove_work
 from lab.lifecycle.images import image
+from lab.lifecycle.nodes import standby
 from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
@@ -74,9 +75,10 @@ def gc(ctx: Context, asked: CollectGarbage = ORDINARY) -> GcReport:
         found += waited
         more = perform(ctx, waited)
         report = GcReport((*report.removed, *more.removed), (*report.left, *more.left))
+    standbys = standby.sweep(ctx)
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
-    swept += [*ctx.storage.sweep(), *_scratch(ctx)]
+    swept += [*standbys, *ctx.storage.sweep(), *_scratch(ctx)]
     ctx.hypervisor.forget([])  # also redirected ports of guests that ended by themselves
     named.sweep(ctx.home)
     rotated = _rotate(ctx, left)
@@ -177,6 +179,7 @@ def _why(ctx: Context, owner: Owner) -> str:
 def _remove(ctx: Context, owner: Owner) -> None:
     if owner.kind == "lab" and ctx.store.labs.find(owner.name) and branches(ctx, owner.name):
         leave_to_branches(ctx, owner.name)
+        standby.forget_standby(ctx, owner.name)
     elif owner.kind == "lab":
         forget(ctx, owner)
     elif owner.kind == "template":

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from lab import host
-from lab.errors import Conflict, LabError, RestoreFailed
+from lab.errors import Busy, Conflict, Interrupted, LabError, RestoreFailed
 from lab.lifecycle.captures import manifests, system, template
 from lab.lifecycle.captures.capture import Capture, parent_of, unformed
 from lab.lifecycle.captures.clone import unrestored, wake
@@ -18,6 +18,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import Images
 from lab.lifecycle.labs import power
+from lab.lifecycle.labs.takeover import take_over
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.form import until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
@@ -34,11 +35,12 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
 from lab.lifecycle.nodes.recovery import until_back_inside
+from lab.lifecycle.nodes.standby import end, forget_standby, strays
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots.snapshot import find, load, volumes_of
 from lab.locks.named import lock
 from lab.names import Owner
-from lab.requests.labs import RollBack
+from lab.requests.labs import ResetLab, RollBack
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
 from lab.undo import Undo
@@ -61,14 +63,53 @@ def rollback(ctx: Context, asked: RollBack, *, timeout: float) -> LabView:
     with lock(ctx.home, "lab", asked.lab, wait=False):
         record = record_of(ctx, asked.lab)
         check_usable(record)
-        capture, nodes = find(ctx, asked.lab, asked.to), nodes_of(ctx, asked.lab)
-        if asked.node and len(nodes) > 1:
+        capture = find(ctx, asked.lab, asked.to)
+        if interrupted.exists(ctx, asked.lab):
+            _forget_halves(ctx, asked.lab)
+        if asked.node and len(nodes_of(ctx, asked.lab)) > 1:
             _one_to(ctx, record, capture, node_of(ctx, asked.lab, asked.node), timeout)
-        elif capture.label == ORIGIN:
-            _all_to_origin(ctx, record, capture, nodes, timeout, cold=asked.cold)
-        else:
-            _all_to_snapshot(ctx, record, capture, nodes, timeout, asked)
+        elif asked.cold or asked.keep_sessions or not _by_standby(ctx, record, capture, timeout):
+            _all_back(ctx, capture, timeout, asked)
     return lab(ctx, asked.lab, proved=True)
+
+
+def reset(ctx: Context, asked: ResetLab, *, timeout: float) -> LabView:
+    """Put a lab back to a snapshot, by default to the one that it was put back to last.
+
+    Raises as ``rollback`` does. The standby for the next one is made by the caller, later.
+    """
+    to = asked.to or last_label(record_of(ctx, asked.lab))
+    return rollback(ctx, RollBack(lab=asked.lab, to=to), timeout=timeout)
+
+
+def last_label(record: LabRecord) -> str:
+    """The label of the snapshot that a lab was put back to last, by a rollback or a reset."""
+    return record.reset_to or ORIGIN
+
+
+def _by_standby(ctx: Context, record: LabRecord, capture: Capture, timeout: float) -> bool:
+    """Whether a standby for ``capture`` took the place of the nodes of a lab.
+
+    Where that fails, the rollback is to be done without it.
+    """
+    if interrupted.exists(ctx, record.name):
+        return False
+    try:
+        return take_over(ctx, record, capture, nodes_of(ctx, record.name), timeout)
+    except Interrupted:
+        raise
+    except Busy:
+        return False
+    except LabError as error:
+        ctx.progress.note("standby", f"the standby of {record.name} did not take over: {error}")
+        _forget_halves(ctx, record.name)
+        return False
+
+
+def _forget_halves(ctx: Context, name: str) -> None:
+    """End what a take-over left that did not come to its end: the lab's ports may lead to it."""
+    forget_standby(ctx, name)
+    end(ctx, name, strays(ctx, name))
 
 
 def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeout: float) -> None:
@@ -84,6 +125,15 @@ def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeo
         interrupted.end(ctx, record.name)  # what its disks are now can be started
         _boot_used(ctx, record, nodes, timeout)
     _set_ready(ctx, record)
+
+
+def _all_back(ctx: Context, capture: Capture, timeout: float, asked: RollBack) -> None:
+    """Put all nodes back, by restoring or booting them."""
+    record, nodes = ctx.store.labs.get(asked.lab), nodes_of(ctx, asked.lab)
+    if capture.label == ORIGIN:
+        _all_to_origin(ctx, record, capture, nodes, timeout, cold=asked.cold)
+    else:
+        _all_to_snapshot(ctx, record, capture, nodes, timeout, asked)
 
 
 def _all_to_origin(
@@ -108,7 +158,7 @@ def _all_to_origin(
         if found is None or found.why_cold:
             why_cold = found.why_cold if found else source.why_cold
             found = StartedNodes(_boot_new(ctx, record, images, nodes, timeout), why_cold)
-        _set_ready(ctx, record, at="", **_how(found, "its origin"))
+        _set_ready(ctx, record, at="", reset_to=ORIGIN, **_how(found, "its origin"))
 
 
 def _all_to_snapshot(
@@ -135,7 +185,8 @@ def _all_to_snapshot(
         if found is None or found.why_cold:
             why_cold = found.why_cold if found else source.why_cold
             found = StartedNodes(_boot_used(ctx, record, nodes, timeout), why_cold)
-        _set_ready(ctx, record, at=capture.label, **_how(found, capture.label))
+        label = capture.label
+        _set_ready(ctx, record, at=label, reset_to=label, **_how(found, label))
 
 
 def _unless_cold(source: Capture, *, cold: bool) -> Capture:

@@ -190,7 +190,7 @@ def _nodes(found: LabWithNodes) -> tuple[Node, ...]:
             *(at if n.redirect or not n.guest_address else (n.guest_address, n.guest_address)),
             n.guest_address, n.redirect, size=n.size, image=n.image,
             services=tuple(Service(name, port) for name, port in n.services.items()),
-            release=_release(found, n),
+            release=_release(found, n), known_as=GuestName(n.guest),
         )
         for n in found.nodes
     )  # fmt: skip
@@ -218,8 +218,13 @@ def _tagged_nodes(ctx: Context, name: str) -> tuple[Node, ...]:
 
     owner = Owner("lab", name)
     ours = [g for g in known_guests(ctx).values() if g.tags.get("owner") == str(owner)]
-    names = sorted(guest.tags.get("node", "") for guest in ours)
-    return tuple(Node(owner, node, number, "") for number, node in enumerate(names, 1))
+    # Of a node and its standby, which is paused, the node.
+    ours.sort(key=lambda guest: guest.state != "paused")
+    found = {guest.tags.get("node", ""): guest.name for guest in ours}
+    return tuple(
+        Node(owner, node, number, "", known_as=found[node])
+        for number, node in enumerate(sorted(found), 1)
+    )
 
 
 def tagged(ctx: Context, guests: Mapping[GuestName, Guest]) -> set[str]:
@@ -283,6 +288,8 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         seconds=(runs and record.ready_seconds) or 0.0,
         observed_at=observed.at if observed else None,
         interrupted=interrupted.described(settings.home, record.name),
+        at=record.at,
+        standby=found.standby,
     )
 
 

@@ -71,6 +71,8 @@ class Node:
     """The services to which others than its peers connect."""
     release: Release = field(default_factory=Release)
     """Its server, as far as questions depend on it; empty if that is not known."""
+    known_as: GuestName | None = None
+    """The guest's name if it was, or is, one of a standby; None: it follows from the node's."""
 
     @property
     def has_sql(self) -> bool:
@@ -138,7 +140,7 @@ class Node:
     @property
     def guest(self) -> GuestName:
         """What the hypervisor knows it as."""
-        return guest_name(self.owner, self.name)
+        return self.known_as or guest_name(self.owner, self.name)
 
     def volume(self, disk: str) -> VolumeName:
         """The name of one of its volumes."""
@@ -257,7 +259,8 @@ def address_seed(node: Node, segment: int) -> bytes:
     return seed.pack(network.cards(node.index, segment))
 
 
-def _forwards(node: Node) -> list[Forward]:
+def forwards_of(node: Node) -> list[Forward]:
+    """The ports of the host that lead to ``node``."""
     if node.guest_address:
         lead = Forward(node.redirect, node.sql_port, node.address, node.guest_address)
         return [lead] if node.redirect else []
@@ -286,7 +289,7 @@ def guest_spec(node: Node, volumes: Sequence[Volume], image: Image, wiring: Wiri
         network=Network(
             network.outer_mac(node.index),
             network.inner_mac(node.index),
-            tuple(_forwards(node)),
+            tuple(forwards_of(node)),
             wiring.segment,
         ),
         boot=image.boot,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lab.lifecycle.images.ready import Images
 from lab.lifecycle.nodes.home_ca import authority as authority_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.ssh import known_as
+from lab.locks.named import lock
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.observe.target import member_of
 from lab.paths import replaced
@@ -69,8 +71,7 @@ def prepare(
     """
     from lab.guest import authority  # loaded while QEMU starts
 
-    directory = ctx.home.private(owner)
-    key, known = directory / "id_ed25519", directory / "known_hosts"
+    key = ctx.home.private(owner) / "id_ed25519"
     signer = authority_of(ctx.home)
     proxies = [one.guest_address for one in cluster or nodes if one.is_proxy]
     own = {
@@ -84,7 +85,7 @@ def prepare(
         login = identity.make_ssh_key(f"lab {owner.name}")
         with replaced(key) as file:
             file.write_bytes(login.private)
-    _write_hosts(known, {node: own[node.name].ssh_host.public for node in nodes})
+    _write_hosts(ctx, owner, {node: own[node.name].ssh_host.public for node in nodes})
     return login, own
 
 
@@ -96,29 +97,52 @@ def _kept_key(path: Path, comment: str) -> identity.SshKey | None:
         return None
 
 
-def _write_hosts(known: Path, keys: Mapping[Node, str]) -> None:
-    """Write ``keys`` (public, as one line) of these nodes to ``known``; other lines stay."""
+def _write_hosts(ctx: Context, owner: Owner, keys: Mapping[Node, str]) -> None:
+    """Let ssh know ``keys`` (public, as one line) of these nodes; other lines stay."""
     hosts = {
         known_as(node.ssh_host, node.ssh_port): " ".join(public.split()[:2])
         for node, public in keys.items()
         if node.ssh_port
     }
-    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
-    kept = [line for line in lines if line.partition(" ")[0] not in hosts]
-    fresh = [f"{host} {public}" for host, public in hosts.items()]
-    with replaced(known) as file:
-        file.write_text("".join(f"{line}\n" for line in (*kept, *fresh)), encoding="utf-8")
+    fresh = [f"{host} {public}\n" for host, public in hosts.items()]
+    with _known_hosts(ctx, owner) as lines:
+        lines[:] = [line for line in lines if line.partition(" ")[0] not in hosts] + fresh
+
+
+@contextmanager
+def _known_hosts(ctx: Context, owner: Owner) -> Iterator[list[str]]:
+    """The lines of the hosts that ssh knows, to be changed in the block.
+
+    Under a lock of their own: who makes a standby does not hold the lab's.
+    """
+    known = ctx.home.private(owner) / "known_hosts"
+    with lock(ctx.home, "hosts", owner.name):
+        text = known.read_text(encoding="utf-8") if known.exists() else ""
+        lines = text.splitlines(keepends=True)
+        yield lines
+        with replaced(known) as file:
+            file.write_text("".join(lines), encoding="utf-8")
 
 
 def move_hosts(ctx: Context, owner: Owner, ports: Mapping[int, int]) -> None:
-    """Let ssh know the hosts whose ports changed, from old to new."""
-    path = ctx.home.private(owner) / "known_hosts"
-    if not path.exists():
+    """Let ssh know the hosts whose ports changed, from old to new; others had the new ones."""
+    if not ctx.home.private(owner).exists():
         return  # its making failed before that
-    text = path.read_text(encoding="utf-8")
-    with replaced(path) as file:
-        changed = _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", text)
-        file.write_text(changed, encoding="utf-8")
+    forget_hosts(ctx, owner, set(ports.values()) - set(ports))
+    with _known_hosts(ctx, owner) as lines:
+        lines[:] = [
+            _HOST.sub(lambda m: f"{m[1]}{ports.get(int(m[2]), m[2])}", line) for line in lines
+        ]
+
+
+def forget_hosts(ctx: Context, owner: Owner, ports: Collection[int]) -> None:
+    """Let ssh know the hosts at these ports no longer."""
+    if not ctx.home.private(owner).exists():
+        return
+    with _known_hosts(ctx, owner) as lines:
+        lines[:] = [
+            line for line in lines if not (m := _HOST.match(line)) or int(m[2]) not in ports
+        ]
 
 
 def personalise(

@@ -73,9 +73,13 @@ def move_taken(ctx: Context, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _give_back(ctx: Context, owner: Owner) -> None:
-    """Keep no port that no node of a lab has: those moved from, or reserved by who was killed."""
-    nodes = ctx.store.nodes.of(owner.name)
+    """Keep no port that no node of a lab or its standby has.
+
+    Those moved from, or reserved by who was killed.
+    """
+    nodes, standby = ctx.store.nodes.of(owner.name), ctx.store.standbys.find(owner.name)
     used = {port for node in nodes for port in (*node.all_ports.values(), node.redirect)}
+    used |= standby.ports if standby else set()
     for found in ctx.store.resources.of(owner):
         if found.kind == "port" and int(found.ref) not in used:
             ctx.store.resources.gone(owner, "port", found.ref)

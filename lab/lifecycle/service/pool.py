@@ -1,6 +1,7 @@
 """Warm pools: labs that are created ahead of requests.
 
-A member is a whole lab whose record names its pool; it belongs to nobody. It is known by its name
+A member is a whole lab whose record names its pool; it belongs to nobody, and its guests are paused
+while it waits, unless the pool wants it to run. It is known by its name
 from its making on, as guests, volumes and files are named after that; so who claims one gets the
 name too. Its password is unknown to all users, and stays.
 """
@@ -16,7 +17,7 @@ from typing import Any
 from lab.blueprints import blueprint_of, planned
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
-from lab.hypervisor import Guest
+from lab.hypervisor import Guest, memory_of
 from lab.imagebuild import added
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
@@ -24,13 +25,15 @@ from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import choose, find, recipe_of, required, resolve
 from lab.lifecycle.labs import configuration
-from lab.lifecycle.nodes.inspect import observed_of
+from lab.lifecycle.nodes.inspect import nodes_of, observed_of
+from lab.lifecycle.nodes.personalise import set_clocks
 from lab.locks.named import lock
 from lab.names import GuestName, Owner
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.store import Store
 from lab.values import dataclass
+from lab.wait import Deadline
 
 _PATIENCE = 1.0
 """Seconds within which a node must answer before its lab is claimed."""
@@ -103,10 +106,34 @@ def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: MemberKey
     )
 
 
-def runs(ctx: Context, name: str, guests: dict[GuestName, Guest]) -> bool:
-    """Whether all guests of a lab run, by what the hypervisor said."""
+def whole(ctx: Context, name: str, guests: dict[GuestName, Guest]) -> bool:
+    """Whether all guests of a lab run or are paused, by what the hypervisor said."""
     found = [guests.get(GuestName(node.guest)) for node in ctx.store.nodes.of(name)]
-    return bool(found) and all(guest and guest.state == "running" for guest in found)
+    return bool(found) and all(one and one.state in ("running", "paused") for one in found)
+
+
+def rest(ctx: Context, name: str, *, awake: bool) -> None:
+    """Pause a member while it waits, or have it run (``awake``); it takes no processor then.
+
+    Raises Conflict if somebody works on it, and as the hypervisor does.
+    """
+    with lock(ctx.home, "lab", name, wait=False):
+        record = ctx.store.labs.find(name)
+        if ctx.hypervisor.memory is None or record is None or not record.pool:
+            return
+        if awake:
+            _wake(ctx, name)
+        else:
+            ctx.hypervisor.memory.pause([node.guest for node in nodes_of(ctx, name)])
+
+
+def _wake(ctx: Context, name: str) -> None:
+    """Resume the nodes of a member that are paused, all at the same time, and set their clocks."""
+    guests, nodes = ctx.hypervisor.guests(), nodes_of(ctx, name)
+    paused = [n for n in nodes if n.guest in guests and guests[n.guest].state == "paused"]
+    if paused:
+        memory_of(ctx.hypervisor).resume([node.guest for node in nodes])
+        set_clocks(ctx, nodes)
 
 
 def claim(
@@ -116,19 +143,28 @@ def claim(
     fields: dict[str, Any],
     also: Callable[[Store], None],
 ) -> None:
-    """Claim a member of ``pool``: its record gets ``fields``, all or nothing.
+    """Claim a member of ``pool``: its record gets ``fields``, all or nothing; it runs then.
 
     ``also`` is called in the same transaction, and may raise. Raises Conflict if it is no member
     any more or somebody works on it, NotReady if not every node can be used at once.
     """
-    with lock(ctx.home, "lab", name, wait=False):
+    # The service may be pausing or resuming it.
+    with lock(ctx.home, "lab", name, deadline=Deadline.after(_PATIENCE)):
+        record = ctx.store.labs.find(name)
+        if record is None or record.pool != pool:
+            raise _no_member(name, pool)
+        _wake(ctx, name)
         check_member(ctx, name)
         with ctx.store.transaction():
             record = ctx.store.labs.find(name)
             if record is None or record.pool != pool or record.state != "ready":
-                raise Conflict(f"the lab {name} is not in the pool {pool} any more")
+                raise _no_member(name, pool)
             ctx.store.labs.update(name, pool="", **fields)
             also(ctx.store)
+
+
+def _no_member(name: str, pool: str) -> Conflict:
+    return Conflict(f"the lab {name} is not in the pool {pool} any more")
 
 
 def given_to(
@@ -179,7 +215,7 @@ def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:
 def check_member(ctx: Context, name: str) -> None:
     """Raise NotReady unless each node answers now, as it must before a lab is handed out."""
     guests = ctx.hypervisor.guests()
-    if not runs(ctx, name, guests):
+    if not whole(ctx, name, guests):
         raise NotReady(f"not all guests of {name} run")
     observed = observed_of(ctx, [ctx.store.lab_with_nodes(name)], guests, within=_PATIENCE)[name]
     missing = [one for seen in observed.nodes.values() for one in seen.requirements if not one.met]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lab import schedule
 from lab.imagebuild.recipe import load, recipes
+from lab.lifecycle.nodes.standby import memory_of
 from lab.lifecycle.snapshots import snapshot
 from lab.schedule import PERIODS, Schedule
 from lab.storage import sparse
@@ -47,6 +48,8 @@ class Taken:
     plans: Sequence[NodePlan]
     snapshots: int = 0
     ram: int = 0
+    standby: int = 0
+    """Bytes of memory of its standby."""
 
     @property
     def all_disks(self) -> int:
@@ -81,7 +84,7 @@ def total(
     return Used(
         labs=len(labs),
         nodes=len(sizes),
-        memory=sum(size.memory for size in sizes),
+        memory=sum(size.memory for size in sizes) + sum(one.standby for one in labs),
         cpus=sum(size.cpus for size in sizes),
         disk=sum(one.all_disks for one in labs) + data,
         snapshots=sum(one.snapshots for one in labs),
@@ -93,7 +96,7 @@ def of_lab(found: LabWithNodes, taken: Snapshots, more: int = 0) -> Taken:
     """The usage of a lab, of whose snapshots ``more`` are being taken."""
     kept = taken.labs.get(found.lab.name, KeptSnapshots())
     count = kept_by(schedule.parse(found.lab.snapshots)) + len(kept.labels) + more
-    return Taken(found.plans, count, kept.ram)
+    return Taken(found.plans, count, kept.ram, memory_of(found))
 
 
 def snapshots_of(ctx: Context, project: str | None = None) -> Snapshots:

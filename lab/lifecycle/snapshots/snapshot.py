@@ -25,6 +25,7 @@ from lab.lifecycle.core.parallel import each
 from lab.lifecycle.nodes.inspect import check_usable, images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
+from lab.lifecycle.nodes.standby import forget_standby
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, GuestName, Owner, VolumeName
 from lab.paths import MANIFEST, REACHABLE, entries, make_directory, sync, writing
@@ -433,8 +434,12 @@ def _running(ctx: Context, nodes: Sequence[Node]) -> list[GuestName]:
 
 
 def _drop(ctx: Context, name: str, label: str) -> None:
-    """Remove a snapshot of all volumes, also if the last attempt was interrupted."""
+    """Remove a snapshot of all volumes, also if the last attempt was interrupted.
+
+    The lab's standby for it goes first.
+    """
     volumes = volumes_of(ctx, name)
+    forget_standby(ctx, name, label)
 
     def drop(volume: VolumeName) -> LabError | None:
         try:

@@ -36,7 +36,7 @@ def offered(
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("lab st", ["status", "start", "stop"]),
+        ("lab st", ["status", "start", "stop", "standby"]),
         ("lab image ", ["build", "ls", "show", "export", "import", "rm"]),
         ("lab status ", ["pxc", "pxc-2", "shop"]),
         ("lab status p", ["pxc", "pxc-2"]),

@@ -205,7 +205,7 @@ def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:
     [
         ("upp", "there is no command 'upp'\nhint: did you mean 'up'?"),
         ("stat", "there is no command 'stat'\nhint: did you mean 'status'?"),
-        ("sta", "there is no command 'sta'\nhint: did you mean 'status' or 'start'?"),
+        ("sto", "there is no command 'sto'\nhint: did you mean 'stop'?"),
         ("zzz", "there is no command 'zzz'\nhint: `lab --help` lists them"),
         ("image bild", "there is no command 'bild'\nhint: did you mean 'build'?"),
         ("up pxc --memroy 1G", "lab up has no flag '--memroy'\nhint: did you mean '--memory'?"),

@@ -39,6 +39,8 @@ WORKS = {
     "snapshot rm": "snapshot rm shop mine",
     "snapshot prune": "snapshot prune shop",
     "rollback": "rollback shop --timeout 60s",
+    "reset": "reset shop --to origin",
+    "standby": "standby shop --remove",
     "branch": "branch shop shop-try --ttl 1h",
     "exec": "exec shop --agent -- no-such-program",
     "ssh": "ssh shop -- uptime",
