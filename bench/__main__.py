@@ -21,6 +21,7 @@ from bench import (
     measure,
     readers,
     report,
+    resets,
     service,
     topologies,
 )
@@ -127,6 +128,7 @@ _PARTS: dict[str, _Measure] = {
         *captures.captures(home, runs.captures, log),
         *captures.resets(home, log),
     ],
+    "resets": lambda home, _, runs, log, __: resets.resets(home, runs.resets, log),
     "datasets": lambda home, _, runs, log, __: datasets.datasets(
         home, runs.datasets, runs.megabytes, log
     ),

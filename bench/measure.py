@@ -40,6 +40,7 @@ class Runs:
     service: int = 5
     firmware: int = 5
     captures: int = 5
+    resets: int = 7
     datasets: int = 5
     topologies: int = 5
     engines: int = 5
@@ -65,6 +66,7 @@ QUICK = Runs(
     service=1,
     firmware=1,
     captures=1,
+    resets=3,
     datasets=1,
     topologies=1,
     engines=1,

@@ -35,11 +35,15 @@ def pss(processes: Iterable[Path]) -> int:
     return sum(_pss((process / "smaps_rollup").read_text()) for process in processes)
 
 
-def _pss(rollup: str) -> int:
+def pss_own(processes: Iterable[Path]) -> int:
+    """Bytes of memory that each has alone, and that no file holds as well."""
+    rollups = ((process / "smaps_rollup").read_text() for process in processes)
+    return sum(_pss(text, "Pss_Anon:") for text in rollups)
+
+
+def _pss(rollup: str, name: str = "Pss:") -> int:
     # proc(5): "Pss:  12345 kB"
-    return next(
-        int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:")
-    )
+    return next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith(name))
 
 
 def disk(directories: Iterable[Path]) -> int:

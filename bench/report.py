@@ -13,6 +13,7 @@ HEAD = ("figure", "median", "min", "max", "runs", "reach", "", "stretch", "")
 TITLES = {
     "labs": "Labs",
     "captures": "Captures",
+    "resets": "Resets",
     "datasets": "Datasets",
     "topologies": "Topologies",
     "engines": "Engines",
