@@ -178,7 +178,7 @@ def test_clones_from_several_processes(place: Place, parent: str, tmp_path: Path
     assert len(set(found)) == 24
     assert len(storage.volumes()) == 25
     for volume in storage.volumes():
-        assert place.get(volume, 0, 6) == b"origin"
+        assert place.get(storage.get(volume.name), 0, 6) == b"origin"
     assert storage.sweep() == []
 
 
