@@ -261,9 +261,12 @@ def check_standby(core: Core, token: TokenRecord, lab: LabRecord) -> None:
     if token.max_memory is not None:
         found = _all(core, lab.project, UNLIMITED)
         if lab.name in found:
-            cost = COST * len(found[lab.name].plans)
-            found[lab.name] = replace(found[lab.name], standby=cost)
+            found[lab.name] = _with_standby(found[lab.name])
         _check_sizes(core, lab.project, token, found.values(), (), added="this standby")
+
+
+def _with_standby(lab: Taken) -> Taken:
+    return replace(lab, standby=COST * len(lab.plans))
 
 
 def check_snapshots(
@@ -303,7 +306,18 @@ def _wanted(spec: LabSpec) -> Taken:
 
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
-    """The usage of a project: of its labs by name, of labs not yet created by the job's id."""
+    """The usage of a project: of its labs by name, of labs not yet created by the job's id.
+
+    A standby that is being made counts.
+    """
+    found = _labs_of(core, project, taken)
+    for job in core.store.jobs.open(project):
+        if job.kind == "standby" and job.lab in found:
+            found[job.lab] = _with_standby(found[job.lab])
+    return found
+
+
+def _labs_of(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
     store, found = core.store, dict[str, Taken]()
     made = Counter[str]()
     jobs = store.jobs.open(project)

@@ -11,6 +11,7 @@ from lab.client import Client
 from lab.errors import LimitReached
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.nodes import standby
+from lab.locks.named import lock
 from lab.requests.labs import MakeStandby
 from lab.units import MIB
 from lab.wait import Deadline, until
@@ -103,3 +104,23 @@ def test_a_standby_counts(here: Site) -> None:
     here.change(memory=used.memory + 2 * MEMORY - MIB)
     here.make("third")
     assert core.store.standbys.all() == []
+
+
+def test_standbys_that_are_being_made_count_together(here: Site) -> None:
+    """Protects a quota from requests at the same time: the second knows of the first."""
+    core = here.service.core
+    room = 4 * MEMORY + 2 * standby.COST + MIB
+    token = here.token("two", project="two", memory=room)
+    for name in ("one", "two"):
+        here.make(name, token=token)
+    with lock(core.settings.home, "standby", "one"):  # its job waits for that
+        first = here.ask("PUT", "/v1/labs/one/standby", {}, token=token)
+        assert first.status_code == 202
+        second = here.ask("PUT", "/v1/labs/two/standby", {}, token=token)
+        assert second.status_code == 429
+        assert "this standby" in second.json()["detail"]
+        cancelled = here.ask("POST", f"/v1/jobs/{first.json()['id']}/cancel", token=token)
+        assert cancelled.status_code in (200, 202)
+        here.settled()  # a job that waits for the lock can be cancelled
+    job = here.ask("GET", f"/v1/jobs/{first.json()['id']}", token=token).json()
+    assert job["state"] == "cancelled"

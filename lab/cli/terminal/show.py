@@ -47,7 +47,7 @@ def lab_text(view: LabView, now: float) -> str:
             ("profile", view.profile),
             *(("risk", risk) for risk in view.risks),
             ("snapshots", view.snapshots),
-            ("standby", f"for {view.standby}" if view.standby else ""),
+            ("standby", f"made for {view.standby}" if view.standby else ""),
             ("user", view.user),
             ("password", view.password),
             ("dsn", view.dsn),

@@ -30,10 +30,10 @@ from lab.lifecycle.nodes.standby import (
     remove,
     standby_nodes,
     usable,
+    working_on,
 )
 from lab.lifecycle.nodes.start_slots import start_slot
-from lab.lifecycle.snapshots.snapshot import kept
-from lab.locks.named import lock
+from lab.lifecycle.snapshots.snapshot import find
 from lab.names import Owner, guest_name
 from lab.requests.labs import MakeStandby
 from lab.schedule import ORIGIN
@@ -53,8 +53,10 @@ def make(ctx: Context, asked: MakeStandby, *, timeout: float) -> LabView:
     name = asked.lab
     live_of(ctx.hypervisor), memory_of(ctx.hypervisor)
     wanted = asked.to or last_label(record_of(ctx, name))
-    with kept(ctx, name, wanted) as capture, lock(ctx.home, "standby", name):
-        record, nodes = record_of(ctx, name), nodes_of(ctx, name)
+    # The snapshot is not kept from removal, which nobody asked for: who removes it removes the
+    # standby first, and so waits for this once it is recorded.
+    with working_on(ctx, name, timeout):
+        record, nodes, capture = record_of(ctx, name), nodes_of(ctx, name), find(ctx, name, wanted)
         check_usable(record)
         found = ctx.store.standbys.find(name)
         if found is None or not usable(found, capture.label, fits(record, nodes)):
@@ -121,7 +123,7 @@ def _begin(ctx: Context, record: LabRecord, label: str, nodes: tuple[Node, ...])
         now = ctx.store.labs.get(name)
         if now.state != "ready":
             raise Conflict(f"the lab {name} is {now.state}: it gets no standby")
-        # The host is asked for free ones: QEMU's ports and segments are sockets, a bind each.
+        # In the transaction, so that none is left without a record: nobody is asked but the kernel.
         ports = iter(reserve_ports(ctx, owner, count, record.address))
         own = {
             node.name: {

@@ -23,14 +23,13 @@ from lab.lifecycle.nodes.inspect import images_of, nodes_of
 from lab.lifecycle.nodes.nodes import Node, forwards_of, volumes_of
 from lab.lifecycle.nodes.personalise import move_hosts, set_clocks
 from lab.lifecycle.nodes.readiness import until_ready
-from lab.lifecycle.nodes.standby import end, fits, forget, remove, standby_nodes, usable
-from lab.locks.named import held, lock
+from lab.lifecycle.nodes.standby import end, fits, forget, remove, standby_nodes, usable, working_on
+from lab.locks.named import held
 from lab.names import GuestName
 from lab.observe.ask import through_port
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord, StandbyRecord
 from lab.undo import Undo
-from lab.wait import Deadline
 
 _POLL = 0.01  # seconds; everything runs already
 
@@ -52,12 +51,7 @@ def take_over(
     if there is not None and there.label != capture.label:
         return False
 
-    def halted() -> bool:
-        ctx.progress.halt()
-        return False
-
-    patience = Deadline.after(timeout)
-    with lock(ctx.home, "standby", name, deadline=patience, unless=halted):
+    with working_on(ctx, name, timeout):
         found = ctx.store.standbys.find(name)
         if found is None or not usable(found, capture.label, fit):
             if found is not None and found.label == capture.label:
@@ -71,7 +65,7 @@ def take_over(
             remove(ctx, name)
             return False
         former = [node.guest for node in nodes if node.guest in guests]
-        _take_over(ctx, record, found, capture, nodes, former, timeout)
+        _take_over(ctx, record, found, nodes, former, timeout)
     return True
 
 
@@ -79,24 +73,23 @@ def _take_over(
     ctx: Context,
     record: LabRecord,
     found: StandbyRecord,
-    capture: Capture,
     nodes: Sequence[Node],
     former: Sequence[GuestName],
     timeout: float,
 ) -> None:
     name, began, standby = record.name, time.time(), standby_nodes(found, nodes)
-    interrupted.begin(ctx, name, capture.label, None)
+    interrupted.begin(ctx, name, found.label, None)
     # Until it is ready: a command that is killed or interrupted now leaves a lab that is stopped.
     ctx.store.labs.update(name, **power.STOPPED)
     with _ended_on_failure(ctx, [*former, *(node.guest for node in standby)]):
-        now = _change_places(ctx, record, found, capture, nodes, former, timeout)
+        now = _change_places(ctx, record, found, nodes, former, timeout)
     pairs = list(zip(nodes, standby, strict=True))
     move_hosts(ctx, now[0].owner, {new.ssh_port: old.ssh_port for old, new in pairs})
     forget(ctx, found)
     interrupted.end(ctx, name)
-    at = "" if capture.label == ORIGIN else capture.label
+    at = "" if found.label == ORIGIN else found.label
     ctx.store.labs.update(
-        name, state="ready", at=at, reset_to=capture.label, **power.how_started(began, "")
+        name, state="ready", at=at, reset_to=found.label, **power.how_started(began, "")
     )
 
 
@@ -115,7 +108,6 @@ def _change_places(
     ctx: Context,
     record: LabRecord,
     found: StandbyRecord,
-    capture: Capture,
     nodes: Sequence[Node],
     former: Sequence[GuestName],
     timeout: float,
@@ -126,7 +118,7 @@ def _change_places(
     """
     name, standby = record.name, standby_nodes(found, nodes)
     memory, live = memory_of(ctx.hypervisor), live_of(ctx.hypervisor)
-    with ctx.progress.step("takeover", f"the standby of {name} for {capture.label} takes over"):
+    with ctx.progress.step("takeover", f"the standby of {name} for {found.label} takes over"):
         pairs = list(zip(nodes, standby, strict=True))
         memory.pause(former)
         each(lambda pair: _leave(live, pair[0], former), pairs)

@@ -31,7 +31,8 @@ def check_published(address: str) -> None:
 def reserve_ports(ctx: Context, owner: Owner, count: int, address: str = LOOPBACK) -> list[int]:
     """``count`` TCP ports that nobody uses, on the loopback and at ``address``.
 
-    Not to be called in a transaction: the hypervisor is asked. Raises HostUnfit.
+    Not to be called in a transaction where the hypervisor has ``redirects``: it is asked then.
+    Raises HostUnfit.
     """
     check_published(address)
     first, last = ctx.settings.port_range

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from lab.locks.named import lock
 from lab.names import GuestName, Owner, VolumeName
 from lab.state.records import LabRecord, LabWithNodes, StandbyRecord
 from lab.units import MIB
+from lab.wait import Deadline
 
 COST = 160 * MIB
 """Bytes of memory that a node of a standby takes at most which nothing else shares: measured 85 to
@@ -69,6 +70,21 @@ def usable(found: StandbyRecord, label: str, fit: str) -> bool:
     """
     young = 0 <= time.time() - found.created_at < LIFE
     return (found.state, found.label, found.fits) == ("ready", label, fit) and young
+
+
+@contextmanager
+def working_on(ctx: Context, name: str, timeout: float) -> Iterator[None]:
+    """Hold the lock of a lab's standby for the block, waiting ``timeout`` seconds at most.
+
+    Raises Busy after that, and the errors of ``halt``.
+    """
+
+    def halted() -> bool:
+        ctx.progress.halt()
+        return False
+
+    with lock(ctx.home, "standby", name, deadline=Deadline.after(timeout), unless=halted):
+        yield
 
 
 def forget_standby(ctx: Context, name: str, label: str = "") -> bool:

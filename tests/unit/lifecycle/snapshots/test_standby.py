@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -319,3 +320,16 @@ def test_a_lab_that_is_left_to_its_branches_has_none(world: World) -> None:
         prepare(ctx)
         down(ctx, "shop", defer=True)
         assert ctx.store.standbys.all() == []
+
+
+def test_a_snapshot_is_removed_while_a_standby_for_it_is_being_made(world: World) -> None:
+    """Protects who removes one right after a reset: nobody asked for what is being made."""
+    with world.open() as ctx:
+        label = loaded(ctx)
+        child = in_process(world, prepare, at("hypervisor.personalise", lambda: time.sleep(1)))
+        while not ctx.store.standbys.all():
+            pass
+        snapshot.remove(ctx, "shop", [label])
+        codes([child])
+        assert ctx.store.standbys.all() == []
+        assert set(ctx.hypervisor.guests()) == {node.guest for node in nodes_of(ctx, "shop")}
