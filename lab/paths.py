@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
+from lab.locks import flock
 from lab.names import CaptureRef, Owner
 from lab.values import dataclass
 
@@ -53,6 +54,8 @@ MANIFEST = "manifest.json"
 """The file of a capture that says what belongs to it."""
 PRIVATE = 0o700
 """Mode of directories that hold secrets."""
+_DRAFT = re.compile(r"\.[0-9]+\.new\Z")
+"""How the name ends that ``replaced`` gives to a new file, until it takes the other's place."""
 _RENAME = "set LAB_HOME to another path"
 _REFUSED = {'"': "apt", "?": "e2fsck"}
 """Characters that programs which build images cannot have in a path, with the first of these."""
@@ -527,8 +530,8 @@ def replaced(path: Path, mode: int = 0o600, *, durable: bool = False) -> Iterato
     """
     draft = path.with_name(f"{path.name}.{threading.get_native_id()}.new")
     with writing(path):
+        held = flock.open_locked(draft, os.O_CREAT | os.O_RDWR)
         try:
-            draft.touch(0o600)
             draft.chmod(mode)
             yield draft
             if durable:
@@ -540,6 +543,30 @@ def replaced(path: Path, mode: int = 0o600, *, durable: bool = False) -> Iterato
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
+        finally:
+            flock.release(held)
+
+
+def sweep_drafts(home: Home) -> list[Path]:
+    """Remove the drafts that killed processes left of ``replaced``; returns their paths.
+
+    One that is being written is locked, and left.
+    """
+    owned = [home.directory(Owner(kind, "x")).parent for kind in ("lab", "template", "image")]
+    found = entries(home.root)
+    found += [path for place in owned for depth in (2, 3, 4) for path in entries(place, depth)]
+    removed = []
+    for draft in found:
+        if not _DRAFT.search(draft.name):
+            continue
+        with contextlib.suppress(OSError):  # also BlockingIOError: it is being written
+            held = flock.open_locked(draft, os.O_RDWR, wait=False)
+            try:
+                draft.unlink()
+                removed.append(draft)
+            finally:
+                flock.release(held)
+    return removed
 
 
 _AT_CWD, _EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h

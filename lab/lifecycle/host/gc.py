@@ -33,6 +33,7 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, OwnerKind
+from lab.paths import sweep_drafts
 from lab.requests.host import ORDINARY, CollectGarbage
 from lab.state.records import ImageRecord
 from lab.storage import clone_lock
@@ -281,4 +282,5 @@ def _scratch(ctx: Context) -> list[str]:
     for log in lost_logs(ctx):
         log.unlink(missing_ok=True)
         removed.append(f"console log {log}")
+    removed += [f"draft {draft}" for draft in sweep_drafts(ctx.home)]
     return removed

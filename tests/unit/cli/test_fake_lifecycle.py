@@ -177,6 +177,7 @@ class FakeSession:
         self._tell(Event("clone", "begin", "cloning"))
         with Undo() as undo:
             undo.push("lab", lambda: slowly_undo(self._world))
+            self._world.log("making", asked.blueprint)
             time.sleep(float(os.environ.get("FAKE_UP", "0")))
             if os.environ.get("FAKE_UP_FAILS"):
                 raise HostUnfit("no memory", hint="free some")

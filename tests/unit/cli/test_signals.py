@@ -97,8 +97,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_an_interrupt_undoes(start: Start, number: int) -> None:
     """Protects from half a lab: any of the three signals undoes, tells, and exits 130."""
     lab = start("up", "pxc", FAKE_UP="60")
-    lab.wait_for("CreateLab")
-    time.sleep(0.1)
+    lab.wait_for("making")
     lab.send(number)
     code, err = lab.end()
     assert code == 130
@@ -109,8 +108,7 @@ def test_an_interrupt_undoes(start: Start, number: int) -> None:
 def test_a_second_interrupt_does_not_break_the_undoing(start: Start) -> None:
     """Protects the undoing from an impatient user."""
     lab = start("up", "pxc", FAKE_UP="60", FAKE_UNDO="1")
-    lab.wait_for("CreateLab")
-    time.sleep(0.1)
+    lab.wait_for("making")
     lab.send(signal.SIGINT)
     lab.wait_for("undoing")
     lab.send(signal.SIGINT)
@@ -159,8 +157,7 @@ def test_interrupts_do_not_cut_the_removal_of_what_failed(tmp_path: Path) -> Non
 def test_a_third_interrupt_exits_and_names_gc(start: Start) -> None:
     """Protects the way out of an undoing that hangs."""
     lab = start("up", "pxc", FAKE_UP="60", FAKE_UNDO="60")
-    lab.wait_for("CreateLab")
-    time.sleep(0.1)
+    lab.wait_for("making")
     for _ in range(3):
         lab.send(signal.SIGINT)
     code, err = lab.end()
@@ -194,7 +191,6 @@ def test_an_interrupt_of_what_makes_nothing_is_silent(start: Start) -> None:
     """Protects `lab logs -f` from talk of removing."""
     lab = start("logs", "-f", FAKE_LABS="a")
     lab.wait_for("logs")
-    time.sleep(0.1)
     lab.send(signal.SIGINT)
     assert lab.end() == (130, "")
 
@@ -337,8 +333,7 @@ def test_run_takes_the_command_s_children_along(start: Start, tmp_path: Path) ->
 def test_run_interrupted_while_the_lab_is_made(start: Start) -> None:
     """Protects from a command that runs without a lab, and from the lab left behind."""
     lab = start("run", "pxc", "--", "sh", "-c", "echo began >> log", FAKE_UP="60")
-    lab.wait_for("CreateLab")
-    time.sleep(0.1)
+    lab.wait_for("making")
     lab.send(signal.SIGTERM)
     assert lab.end()[0] == 130
     assert "began" not in lab.lines()
