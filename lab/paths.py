@@ -35,13 +35,11 @@ import os
 import re
 import shlex
 import stat
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
-from lab.locks import flock
 from lab.names import CaptureRef, Owner
 from lab.values import dataclass
 
@@ -54,8 +52,6 @@ MANIFEST = "manifest.json"
 """The file of a capture that says what belongs to it."""
 PRIVATE = 0o700
 """Mode of directories that hold secrets."""
-_DRAFT = re.compile(r"\.[0-9]+\.new\Z")
-"""How the name ends that ``replaced`` gives to a new file, until it takes the other's place."""
 _RENAME = "set LAB_HOME to another path"
 _REFUSED = {'"': "apt", "?": "e2fsck"}
 """Characters that programs which build images cannot have in a path, with the first of these."""
@@ -519,54 +515,6 @@ class _NewFile(io.FileIO):
 
 def _open_privately(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-@contextlib.contextmanager
-def replaced(path: Path, mode: int = 0o600, *, durable: bool = False) -> Iterator[Path]:
-    """A new file with exactly ``mode`` that takes the place of ``path`` when the block ends.
-
-    That happens completely or not at all; if ``durable``, also after a power loss. Raises
-    HostUnfit where the system refuses it.
-    """
-    draft = path.with_name(f"{path.name}.{threading.get_native_id()}.new")
-    with writing(path):
-        held = flock.open_locked(draft, os.O_CREAT | os.O_RDWR)
-        try:
-            draft.chmod(mode)
-            yield draft
-            if durable:
-                sync(draft)
-            draft.replace(path)
-            if durable:
-                sync(path.parent)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-        finally:
-            flock.release(held)
-
-
-def sweep_drafts(home: Home) -> list[Path]:
-    """Remove the drafts that killed processes left of ``replaced``; returns their paths.
-
-    One that is being written is locked, and left.
-    """
-    owned = [home.directory(Owner(kind, "x")).parent for kind in ("lab", "template", "image")]
-    found = entries(home.root)
-    found += [path for place in owned for depth in (2, 3, 4) for path in entries(place, depth)]
-    removed = []
-    for draft in found:
-        if not _DRAFT.search(draft.name):
-            continue
-        with contextlib.suppress(OSError):  # also BlockingIOError: it is being written
-            held = flock.open_locked(draft, os.O_RDWR, wait=False)
-            try:
-                draft.unlink()
-                removed.append(draft)
-            finally:
-                flock.release(held)
-    return removed
 
 
 _AT_CWD, _EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab.paths import replaced
+from lab.drafts import replaced
 
 
 def recall(memory: Path) -> dict[str, tuple[float, Any]]:

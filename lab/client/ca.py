@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from lab.drafts import replaced
 from lab.errors import HostUnfit, LabError
-from lab.paths import PRIVATE, make_directory, replaced
+from lab.paths import PRIVATE, make_directory
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _LIMIT = 65536

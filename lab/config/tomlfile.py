@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from lab import texts
+from lab.drafts import replaced
 from lab.errors import HostUnfit, InvalidSpec
 from lab.keys import Keys, parse_all
-from lab.paths import replaced, writing
+from lab.paths import writing
 
 _PARTS = 32
 _DEEP = re.compile(r"(?:[^\s.=\[\]{},#]{1,64}\.){32}")

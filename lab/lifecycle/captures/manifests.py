@@ -16,12 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lab.drafts import replaced
 from lab.errors import HostUnfit, InvalidSpec, LabError
 from lab.lifecycle.captures.capture import Capture, CapturedNode, FileFacts, disk_snapshots
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.names import CaptureRef, template_ref
-from lab.paths import replaced, sync, writing
+from lab.paths import sync, writing
 from lab.spec import NodeSize
 
 FORMAT = 6

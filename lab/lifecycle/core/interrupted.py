@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.drafts import replaced
 from lab.errors import Conflict
 from lab.lifecycle.core.context import Context
 from lab.names import Owner
-from lab.paths import Home, replaced, sync, writing
+from lab.paths import Home, sync, writing
 
 
 def begin(ctx: Context, name: str, label: str, node: str | None) -> None:

@@ -38,10 +38,10 @@ from lab.datasets.source import (
     Tpcc,
 )
 from lab.datasets.survey import SIGNS
+from lab.drafts import replaced
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec, LabError
 from lab.lifecycle.datasets import spool as spools
 from lab.lifecycle.datasets.spool import Spool
-from lab.paths import replaced
 from lab.units import GIB, MIB, format_size
 from lab.values import dataclass
 from lab.wait import Deadline

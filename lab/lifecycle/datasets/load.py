@@ -24,6 +24,7 @@ from lab.datasets.source import (
     Tpcc,
 )
 from lab.datasets.survey import suits
+from lab.drafts import replaced
 from lab.errors import InvalidSpec
 from lab.imagebuild import isolate
 from lab.lifecycle.core.context import Context
@@ -41,7 +42,7 @@ from lab.lifecycle.images.publish import BASE
 from lab.lifecycle.images.ready import Image
 from lab.names import Owner, VolumeName
 from lab.options import OptionFile, Options
-from lab.paths import PRIVATE, REACHABLE, make_directory, replaced
+from lab.paths import PRIVATE, REACHABLE, make_directory
 from lab.progress import ByteProgress
 from lab.spec import NodeSize
 from lab.storage import Volume

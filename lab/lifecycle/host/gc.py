@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
+from lab.drafts import sweep_drafts
 from lab.errors import Conflict, InvalidSpec, LabError
 from lab.exchange.stage import remove_abandoned
 from lab.lifecycle.captures import retire, template_record
@@ -33,7 +34,6 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, OwnerKind
-from lab.paths import sweep_drafts
 from lab.requests.host import ORDINARY, CollectGarbage
 from lab.state.records import ImageRecord
 from lab.storage import clone_lock

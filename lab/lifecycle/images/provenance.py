@@ -10,9 +10,9 @@ import msgspec
 from lab.datasets import queries
 from lab.datasets.columns import Column
 from lab.datasets.selection import Selection
+from lab.drafts import replaced
 from lab.errors import InvalidSpec, NotFound
 from lab.lifecycle.core.context import Context
-from lab.paths import replaced
 from lab.state.records import ImageRecord
 from lab.values import dataclass
 

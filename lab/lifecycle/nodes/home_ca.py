@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lab.drafts import replaced
 from lab.errors import HostUnfit
 from lab.locks.named import lock
-from lab.paths import Home, replaced
+from lab.paths import Home
 
 if TYPE_CHECKING:
     from lab.guest.authority import Authority

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab.blueprints import Blueprint
 from lab.blueprints.dialects import dialect_of
+from lab.drafts import replaced
 from lab.errors import CommandFailed, NotFound, NotReady
 from lab.guest import identity, network
 from lab.guest.identity import make_password
@@ -23,7 +24,6 @@ from lab.lifecycle.nodes.ssh import known_as
 from lab.locks.named import lock
 from lab.names import EVERYWHERE, LOOPBACK, Owner
 from lab.observe.target import member_of
-from lab.paths import replaced
 from lab.wait import Deadline, attempts
 
 __all__ = [
