@@ -52,7 +52,7 @@ def test_what_a_killed_process_left_of_a_replacement_is_swept(tmp_path: Path) ->
              home.manifest(CaptureRef(Owner("lab", "shop"), "a.20261129t063032"))]  # fmt: skip
     killed = """
 import os, sys, pathlib
-from lab.paths import replaced
+from lab.drafts import replaced
 with replaced(pathlib.Path(sys.argv[1])):
     os._exit(9)
 """
