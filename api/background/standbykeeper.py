@@ -28,11 +28,12 @@ class StandbyKeeper:
     def keep(self) -> None:
         """Submit a job for each standby that is wanted; what is left of others goes."""
         core = self._core
-        for wanted in core.standbys.take():
+        asked = core.standbys.take()
+        for wanted in asked:
             with isolated("standby", wanted.lab):
                 self._make(wanted)
         found = sorted(core.store.standbys.all(), key=lambda one: one.created_at)
-        if not found:
+        if not found and not asked:
             return
         with core.contexts.use() as ctx:
             standby.sweep(ctx)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class FakeHypervisor:
         self.servers = FakeServers(self._guests, home, before, forwards=forwards)
         memory = FakeMemory(self._guests, home, self.fingerprint, before)
         self.memory = None if self._capabilities.why_cold else memory
-        live = FakeLive(self._guests, home, before)
+        live = FakeLive(self._guests, self.servers, home, before)
         self.live = live if self.memory is not None and forwards else None
         self.redirects = FakeRedirects(self._guests, before) if redirects else None
 
@@ -175,8 +176,11 @@ class FakeHypervisor:
 class FakeLive:
     """See Live. ``home`` marks the guests of this installation; ``before`` is called first."""
 
-    def __init__(self, guests: Guests, home: str, before: Callable[[str], None]) -> None:
+    def __init__(
+        self, guests: Guests, servers: FakeServers, home: str, before: Callable[[str], None]
+    ) -> None:
         self._guests = guests
+        self._servers = servers
         self._home = home
         self._before = before
 
@@ -198,6 +202,13 @@ class FakeLive:
                 addresses[one.host_port] = one.address
             self._before("commit")
             self._guests.put(replace(record, ports=ports, addresses=addresses))
+
+    def quit(self, guest: GuestName) -> None:
+        """See Live."""
+        self._before("quit")
+        with self._guests.hold(), suppress(NotFound):
+            self._guests.remove(self._guests.find(guest, self._home).name)
+            self._servers.stopped(guest)
 
 
 class FakeRedirects:

@@ -277,6 +277,12 @@ class Live(Protocol):
         guest, has one of the ports, HostUnfit if it is refused for another reason.
         """
 
+    def quit(self, guest: GuestName) -> None:
+        """Let a guest end, as ``stop`` with ``force``; returns before it has ended.
+
+        Its connections end first. Fine if it has ended. Raises HostUnfit.
+        """
+
 
 class Redirects(Protocol):
     """Redirects connections from other machines, and only those, to guests' own addresses.

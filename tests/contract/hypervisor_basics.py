@@ -31,6 +31,7 @@ from lab.hypervisor import (
     memory_of,
 )
 from lab.names import GuestName
+from lab.wait import Deadline, until
 from tests.contract.hypervisor_site import (
     MIB,
     SECONDS,
@@ -181,6 +182,22 @@ class Changing:
         ours.stop(second.name, force=True)
         ours.start(third)
         assert states(ours) == {third.name: "running"}
+
+    def test_a_guest_ends_by_itself(self, site: Site, ours: Hypervisor) -> None:
+        """Protects from guests that a reset leaves: also a paused one ends, and once is enough."""
+        live = live_of(ours)
+        first, second = site.guest("n1"), site.guest("n2")
+        for one in (first, second):
+            ours.start(one)
+        memory_of(ours).pause([first.name])
+        for _ in range(2):
+            live.quit(first.name)
+        live.quit(second.name)
+        ours.stop(second.name, force=True)
+        assert until(lambda: not states(ours) or None, Deadline.after(20))
+        live.quit(first.name)
+        ours.start(first)
+        assert states(ours) == {first.name: "running"}
 
     def test_what_is_not_there_or_not_ours_is_not_changed(
         self, site: Site, ours: Hypervisor

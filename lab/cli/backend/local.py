@@ -71,7 +71,8 @@ class LocalSession:
     def _make_standby(self, lab: str) -> None:
         """Make the next standby of a lab in a process of its own, which outlives this one.
 
-        What it prints, such as why there is none, is in a file of the lab.
+        It forgets the former guests first. What it prints, such as why there is none, is in a file
+        of the lab.
         """
         import sys
 

@@ -180,7 +180,7 @@ def _why(ctx: Context, owner: Owner) -> str:
 def _remove(ctx: Context, owner: Owner) -> None:
     if owner.kind == "lab" and ctx.store.labs.find(owner.name) and branches(ctx, owner.name):
         leave_to_branches(ctx, owner.name)
-        standby.forget_standby(ctx, owner.name)
+        standby.clear(ctx, owner.name)
     elif owner.kind == "lab":
         forget(ctx, owner)
     elif owner.kind == "template":

@@ -9,7 +9,7 @@ from lab.lifecycle.captures import retire
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.release import branches, forget, leave_to_branches
 from lab.lifecycle.nodes.inspect import known_guests, tagged
-from lab.lifecycle.nodes.standby import forget_standby
+from lab.lifecycle.nodes.standby import clear
 from lab.locks.named import lock
 from lab.names import CaptureRef, Owner, check_lab_name
 from lab.suggest import did_you_mean
@@ -37,7 +37,7 @@ def down(ctx: Context, name: str, *, force: bool = False, defer: bool = False) -
                 )
             with ctx.progress.step("down", f"removing the nodes of {name}"):
                 leave_to_branches(ctx, name)
-                forget_standby(ctx, name)
+                clear(ctx, name)
             return False
         known = record is not None
         with ctx.progress.step("down", f"removing the lab {name}"):

@@ -24,7 +24,7 @@ from lab.lifecycle.nodes.ports import TRIES, move_taken
 from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.nodes.recovery import USUAL, Pace, resume_paused, until_back
-from lab.lifecycle.nodes.standby import forget_standby
+from lab.lifecycle.nodes.standby import clear
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.observe.ask import through_agent, through_port
@@ -56,7 +56,7 @@ def stop(ctx: Context, name: str, *, node: str | None = None, force: bool = Fals
         else:
             _stop_all(ctx, record, nodes_of(ctx, name), force=force)
             ctx.store.labs.update(name, **STOPPED)
-            forget_standby(ctx, name)
+            clear(ctx, name)
     return lab(ctx, name)
 
 

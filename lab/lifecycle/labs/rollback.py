@@ -35,7 +35,7 @@ from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import Prepared, prepare
 from lab.lifecycle.nodes.ports import move_taken
 from lab.lifecycle.nodes.recovery import until_back_inside
-from lab.lifecycle.nodes.standby import end, forget_standby, strays
+from lab.lifecycle.nodes.standby import clear, end_strays
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots.snapshot import find, load, volumes_of
 from lab.locks.named import lock
@@ -49,7 +49,7 @@ from lab.views.labs import LabView
 from lab.wait import Deadline
 
 
-def rollback(ctx: Context, asked: RollBack, *, timeout: float) -> LabView:
+def rollback(ctx: Context, asked: RollBack, *, timeout: float, leave: bool = False) -> LabView:
     """Put a lab, or one node, back to a snapshot, and wait until it is ready.
 
     Password, ports and addresses stay. Where the snapshot has RAM all nodes resume from it, and
@@ -59,16 +59,24 @@ def rollback(ctx: Context, asked: RollBack, *, timeout: float) -> LabView:
     another command works on the lab, HostUnfit and, after ``timeout`` seconds, NotReady. If all
     nodes were to resume, or to boot as at their origin, they are stopped then; nodes that boot from
     a snapshot keep running, as for ``start``.
+
+    ``leave``: where a standby took over, the former guests end by themselves, and the next one,
+    or ``lab gc``, forgets them.
     """
     with lock(ctx.home, "lab", asked.lab, wait=False):
         record = record_of(ctx, asked.lab)
         check_usable(record)
         capture = find(ctx, asked.lab, asked.to)
         if interrupted.exists(ctx, asked.lab):
-            _forget_halves(ctx, asked.lab)
+            clear(ctx, asked.lab)  # the lab's ports may lead to half a standby
         if asked.node and len(nodes_of(ctx, asked.lab)) > 1:
             _one_to(ctx, record, capture, node_of(ctx, asked.lab, asked.node), timeout)
-        elif asked.cold or asked.keep_sessions or not _by_standby(ctx, record, capture, timeout):
+        elif (
+            asked.cold
+            or asked.keep_sessions
+            or not _by_standby(ctx, record, capture, timeout, leave=leave)
+        ):
+            end_strays(ctx, asked.lab)  # which the last reset left
             _all_back(ctx, capture, timeout, asked)
     return lab(ctx, asked.lab, proved=True)
 
@@ -76,10 +84,12 @@ def rollback(ctx: Context, asked: RollBack, *, timeout: float) -> LabView:
 def reset(ctx: Context, asked: ResetLab, *, timeout: float) -> LabView:
     """Put a lab back to a snapshot, by default to the one that it was put back to last.
 
-    Raises as ``rollback`` does. The standby for the next one is made by the caller, later.
+    Raises as ``rollback`` does. The caller makes the standby for the next one afterwards, unless
+    the request says ``once``; until then the former guests, which end by themselves, are recorded.
     """
     to = asked.to or last_label(record_of(ctx, asked.lab))
-    return rollback(ctx, RollBack(lab=asked.lab, to=to), timeout=timeout)
+    back = RollBack(lab=asked.lab, to=to)
+    return rollback(ctx, back, timeout=timeout, leave=not asked.once)
 
 
 def last_label(record: LabRecord) -> str:
@@ -87,29 +97,25 @@ def last_label(record: LabRecord) -> str:
     return record.reset_to or ORIGIN
 
 
-def _by_standby(ctx: Context, record: LabRecord, capture: Capture, timeout: float) -> bool:
+def _by_standby(
+    ctx: Context, record: LabRecord, capture: Capture, timeout: float, *, leave: bool
+) -> bool:
     """Whether a standby for ``capture`` took the place of the nodes of a lab.
 
-    Where that fails, the rollback is to be done without it.
+    ``leave``: as of ``take_over``. Where that fails, the rollback is to be done without it.
     """
     if interrupted.exists(ctx, record.name):
         return False
     try:
-        return take_over(ctx, record, capture, nodes_of(ctx, record.name), timeout)
+        return take_over(ctx, record, capture, nodes_of(ctx, record.name), timeout, leave=leave)
     except Interrupted:
         raise
     except Busy:
         return False
     except LabError as error:
         ctx.progress.note("standby", f"the standby of {record.name} did not take over: {error}")
-        _forget_halves(ctx, record.name)
+        clear(ctx, record.name)  # the lab's ports may lead to it
         return False
-
-
-def _forget_halves(ctx: Context, name: str) -> None:
-    """End what a take-over left that did not come to its end: the lab's ports may lead to it."""
-    forget_standby(ctx, name)
-    end(ctx, name, strays(ctx, name))
 
 
 def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeout: float) -> None:

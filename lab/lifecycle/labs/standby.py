@@ -25,6 +25,7 @@ from lab.lifecycle.nodes.ports import reserve_ports, reserve_segment
 from lab.lifecycle.nodes.preflight import check_aio
 from lab.lifecycle.nodes.standby import (
     COST,
+    end_strays,
     fits,
     forget_standby,
     remove,
@@ -45,10 +46,11 @@ from lab.views.labs import LabView
 def make(ctx: Context, asked: MakeStandby, *, timeout: float) -> LabView:
     """Make the standby of a lab for a snapshot, if it has none.
 
-    One for another snapshot is replaced. ``timeout``: seconds that its nodes may take to get
-    ready. Nothing is left if it fails. Raises NotFound, Conflict if the lab does not run or was
-    upgraded since that snapshot, HostUnfit if there is no RAM of it that can be restored or no
-    memory, NotReady, and Interrupted once the lab is removed.
+    One for another snapshot is replaced, and what the last reset left of guests is forgotten.
+    ``timeout``: seconds that its nodes may take to get ready. Nothing is left if it fails. Raises
+    NotFound, Conflict if the lab does not run or was upgraded since that snapshot, HostUnfit if
+    there is no RAM of it that can be restored or no memory, NotReady, and Interrupted once the lab
+    is removed.
     """
     name = asked.lab
     live_of(ctx.hypervisor), memory_of(ctx.hypervisor)
@@ -58,6 +60,7 @@ def make(ctx: Context, asked: MakeStandby, *, timeout: float) -> LabView:
     with working_on(ctx, name, timeout):
         record, nodes, capture = record_of(ctx, name), nodes_of(ctx, name), find(ctx, name, wanted)
         check_usable(record)
+        end_strays(ctx, name)  # which the last reset left
         found = ctx.store.standbys.find(name)
         if found is None or not usable(found, capture.label, fits(record, nodes)):
             remove(ctx, name)

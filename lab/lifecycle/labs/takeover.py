@@ -35,14 +35,21 @@ _POLL = 0.01  # seconds; everything runs already
 
 
 def take_over(
-    ctx: Context, record: LabRecord, capture: Capture, nodes: Sequence[Node], timeout: float
+    ctx: Context,
+    record: LabRecord,
+    capture: Capture,
+    nodes: Sequence[Node],
+    timeout: float,
+    *,
+    leave: bool = False,
 ) -> bool:
     """Put a standby for ``capture`` in the place of ``nodes``; False if there is none.
 
     The lab's lock is held. One that is being made for it is waited for. ``timeout``: seconds that
-    this may take, and then the nodes to get ready. The former guests have ended when this returns.
-    Raises Busy if that time is over, NotReady, and as the hypervisor and the storage do: the lab is
-    stopped then, and its rollback interrupted.
+    this may take, and then the nodes to get ready. The former guests have ended when this returns;
+    if ``leave``, they end by themselves, and ``standby.clear`` forgets them. Raises Busy if that
+    time is over, NotReady, and as the hypervisor and the storage do: the lab is stopped then, and
+    its rollback interrupted.
     """
     name, fit = record.name, fits(record, nodes)
     there = ctx.store.standbys.find(name)
@@ -65,7 +72,7 @@ def take_over(
             remove(ctx, name)
             return False
         former = [node.guest for node in nodes if node.guest in guests]
-        _take_over(ctx, record, found, nodes, former, timeout)
+        _take_over(ctx, record, found, nodes, former, timeout, leave=leave)
     return True
 
 
@@ -76,13 +83,15 @@ def _take_over(
     nodes: Sequence[Node],
     former: Sequence[GuestName],
     timeout: float,
+    *,
+    leave: bool,
 ) -> None:
     name, began, standby = record.name, time.time(), standby_nodes(found, nodes)
     interrupted.begin(ctx, name, found.label, None)
     # Until it is ready: a command that is killed or interrupted now leaves a lab that is stopped.
     ctx.store.labs.update(name, **power.STOPPED)
     with _ended_on_failure(ctx, [*former, *(node.guest for node in standby)]):
-        now = _change_places(ctx, record, found, nodes, former, timeout)
+        now = _change_places(ctx, record, found, nodes, former, timeout, leave=leave)
     pairs = list(zip(nodes, standby, strict=True))
     move_hosts(ctx, now[0].owner, {new.ssh_port: old.ssh_port for old, new in pairs})
     forget(ctx, found)
@@ -111,6 +120,8 @@ def _change_places(
     nodes: Sequence[Node],
     former: Sequence[GuestName],
     timeout: float,
+    *,
+    leave: bool,
 ) -> Sequence[Node]:
     """Let the ports of ``nodes`` lead to the standby, and end the ``former`` guests.
 
@@ -128,11 +139,11 @@ def _change_places(
             ctx.store.labs.update(name, segment=found.segment)
         now = nodes_of(ctx, name)
         memory.resume([node.guest for node in now])
-    # Behind the first answers: to end a QEMU takes longer than these.
+    # Behind the first answers: to wait until a QEMU has ended takes longer than these.
     with ThreadPoolExecutor(2) as pool:
         rest = [
             pool.submit(_take_disks, ctx, record, now),
-            pool.submit(end, ctx, name, former),
+            pool.submit(each, live.quit, former) if leave else pool.submit(end, ctx, name, former),
         ]
         # In this order: no client sees the time at which the standby was paused.
         set_clocks(ctx, now)

@@ -150,23 +150,38 @@ def volumes(ctx: Context, name: str) -> list[VolumeName]:
     return [one.name for one in ctx.storage.volumes() if one.name.owner == Owner("lab", name)]
 
 
+def clear(ctx: Context, name: str) -> None:
+    """Remove the standby of a lab, and what a take-over left of guests; the lab's lock is held."""
+    forget_standby(ctx, name)
+    end_strays(ctx, name)
+
+
+def end_strays(ctx: Context, name: str) -> list[GuestName]:
+    """End and forget what a take-over left of guests; which these were.
+
+    The lab's lock is held, or that of its standby: no take-over is under way.
+    """
+    gone = strays(ctx, name)
+    end(ctx, name, gone)
+    return gone
+
+
 def strays(
     ctx: Context, name: str, guests: Mapping[GuestName, Guest] | None = None
 ) -> list[GuestName]:
-    """Guests of a lab that are neither its nodes' nor its standby's: of a killed take-over.
+    """Guests of a lab that are neither its nodes' nor its standby's: a take-over left them.
 
-    ``guests``: those that there were, listed before: a guest is recorded before it is there.
+    They may have ended by themselves. ``guests``: those that there were, listed before: a guest is
+    recorded before it is there.
     """
-    guests = ctx.hypervisor.guests() if guests is None else guests
+    guests, owner = ctx.hypervisor.guests() if guests is None else guests, Owner("lab", name)
+    ours = {str(guest) for guest, one in guests.items() if one.tags.get("owner") == str(owner)}
+    ours |= {one.ref for one in ctx.store.resources.of(owner) if one.kind == "guest"}
+    # In this order: a guest that changes from one to the other meanwhile is in both, or in nodes.
     found = ctx.store.standbys.find(name)
-    known = {node.guest for node in ctx.store.nodes.of(name)}
-    known |= set(found.guests) if found else set()
-    owner = str(Owner("lab", name))
-    return [
-        guest
-        for guest, one in guests.items()
-        if one.tags.get("owner") == owner and guest not in known
-    ]
+    known = set(found.guests) if found else set()
+    known |= {node.guest for node in ctx.store.nodes.of(name)}
+    return [GuestName(guest) for guest in sorted(ours - known)]
 
 
 def sweep(ctx: Context) -> list[str]:
@@ -185,9 +200,7 @@ def sweep(ctx: Context) -> list[str]:
     for lab in ctx.store.labs.all():
         if lab.usable and strays(ctx, lab.name, guests):
             with suppress(Conflict), lock(ctx.home, "lab", lab.name, wait=False):
-                gone = strays(ctx, lab.name)
-                end(ctx, lab.name, gone)
-                removed += [f"guest {guest}" for guest in gone]
+                removed += [f"guest {guest}" for guest in end_strays(ctx, lab.name)]
     return removed
 
 

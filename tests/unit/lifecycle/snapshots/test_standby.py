@@ -91,6 +91,39 @@ def test_a_standby_takes_over(world: World) -> None:
         assert count(ctx) == 1
 
 
+@pytest.mark.parametrize("then", ["standby", "down", "gc", "stop", "rollback", "reset"])
+def test_what_a_reset_leaves_is_forgotten(world: World, then: str) -> None:
+    """The former guests end by themselves; whatever comes next forgets them."""
+    with world.open() as ctx:
+        loaded(ctx)
+        prepare(ctx)
+        put_back(ctx)
+        former = {node.guest for node in lab(ctx, "shop").nodes}
+        prepare(ctx)
+    before = marks(world.there())
+    with world.open() as ctx:
+        reset(ctx, ResetLab(lab="shop"), timeout=20.0)
+        assert taken_over(ctx)
+        rows = {one.ref for one in ctx.store.resources.all() if one.kind == "guest"}
+        assert former <= rows
+        assert not former & set(ctx.hypervisor.guests())
+        if then == "standby":
+            prepare(ctx)
+            assert marks(world.there()) == before
+        elif then == "down":
+            down(ctx, "shop")
+        elif then == "gc":
+            assert set(gc(ctx).removed) == {f"guest {guest}" for guest in former}
+        elif then == "stop":
+            power.stop(ctx, "shop")
+        elif then == "rollback":
+            put_back(ctx)
+        else:
+            reset(ctx, ResetLab(lab="shop", once=True), timeout=20.0)
+    there = " ".join(world.there())
+    assert not [guest for guest in former if guest in there]
+
+
 @pytest.mark.parametrize("to", ["base", ORIGIN])
 def test_nothing_is_left_of_ten_resets(world: World, to: str) -> None:
     with world.open() as ctx:
@@ -209,8 +242,10 @@ def test_making_one_is_killed_at_each_step(world: World) -> None:
         step += 1
 
 
-def test_a_take_over_is_killed_at_each_step(world: World) -> None:
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_take_over_is_killed_at_each_step(world: World, leave: bool) -> None:
     """The lab is as before, or the rollback can be completed: never something between."""
+    back = RollBack(lab="shop", to="base")
     with world.open() as ctx:
         loaded(ctx)
     before = marks(world.there())
@@ -220,7 +255,7 @@ def test_a_take_over_is_killed_at_each_step(world: World) -> None:
             prepare(ctx)
             if count(ctx) == 0:
                 insert(ctx)
-        name = world.killed(put_back, step)
+        name = world.killed(lambda ctx: rollback(ctx, back, timeout=20.0, leave=leave), step)
         with world.open() as ctx:
             if interrupted.exists(ctx, "shop"):
                 between += 1
