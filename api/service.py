@@ -11,6 +11,7 @@ from lab.api.background.idle import IdleWatch
 from lab.api.background.periodic import close_all
 from lab.api.background.poolkeeper import PoolKeeper
 from lab.api.background.refresher import Refresher
+from lab.api.background.sleeper import Sleeper
 from lab.api.background.standbykeeper import StandbyKeeper
 from lab.api.background.sweeper import Sweeper
 from lab.api.core.contexts import Opener
@@ -42,13 +43,15 @@ class Service:
         self.jobs = Jobs(self.core)
         self.keeper = PoolKeeper(self.core, self.jobs)
         self.sweeper = Sweeper(self.core, self.jobs)
-        self.idle = IdleWatch(self.core)
+        self.sleeper = Sleeper(self.core)
+        self.idle = IdleWatch(self.core, self.sleeper)
         self.refresher = Refresher(self.core, self.jobs)
         self.standbys = StandbyKeeper(self.core, self.jobs)
         self._periodic = {
             "sweeper": self.sweeper.periodic,
             "pool": self.keeper.periodic,
             "idle": self.idle.periodic,
+            "sleeper": self.sleeper.periodic,
             "datasets": self.refresher.periodic,
             "standbys": self.standbys.periodic,
         }

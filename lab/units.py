@@ -100,6 +100,11 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
+def _seconds_or_zero(value: object) -> float:
+    zero = value == 0 or (isinstance(value, str) and value.strip() == "0")
+    return 0.0 if zero and not isinstance(value, bool) else _seconds(value)
+
+
 def _lease(value: object) -> float | None:
     words = text(value).strip().lower()
     if words in {"", "none"}:
@@ -112,5 +117,7 @@ Size = Annotated[int, SIZE]
 """The type of a field in bytes."""
 Seconds = Annotated[float, Key("seconds, or a duration such as 5m", _seconds)]
 """The type of a field in seconds."""
+SecondsOrZero = Annotated[float, Key("seconds, a duration such as 5m, or 0", _seconds_or_zero)]
+"""The type of a field in seconds that may be 0, which means that there is no limit, or never."""
 Lease = Annotated[float | None, Key("a duration such as 2h, or none", _lease)]
 """The type of a lease in seconds; None: none."""

@@ -1,4 +1,4 @@
-"""Ends the leases of labs whose databases are idle."""
+"""Ends the leases of labs whose databases are idle, and puts labs to sleep."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from lab.api.background.periodic import Periodic, isolated
+from lab.api.background.sleeper import Sleeper
 from lab.api.core.core import Core
 from lab.api.events import webhooks
 from lab.api.telemetry.logs import log
@@ -26,20 +27,27 @@ _AT_ONCE = 8
 
 
 class IdleWatch:
-    """Queries the activity of the servers of labs that have an idle time.
+    """Queries the activity of the servers of labs that have an idle time, or are to sleep.
 
     The activity counters, and the time of their last change, are in the record: a lab is as idle
     after a restart of the service as before. A lab whose servers do not answer is not idle.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, sleeper: Sleeper) -> None:
         self._core = core
+        self._sleeper = sleeper
         self.periodic = Periodic("idle", self.check, EVERY)
 
     def check(self) -> None:
         """Check each lab once."""
         store = self._core.store
-        wanted = [lab for lab in store.labs.all() if lab.idle is not None and lab.state == "ready"]
+        wanted = [
+            lab
+            for lab in store.labs.all()
+            if (lab.idle is not None or self._sleeper.after(lab))
+            and lab.state == "ready"
+            and not lab.pool
+        ]
         if not wanted:
             return
         busy = {job.lab for job in store.jobs.open()}
@@ -54,6 +62,9 @@ class IdleWatch:
             each(check, [lab for lab in wanted if lab.name not in busy], most=_AT_ONCE)
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
+        if lab.asleep_at is not None:
+            self._check_lease(lab, lab.active_at or lab.asleep_at)
+            return
         try:
             asked = self._core.observing.on_kept(ctx, lab.name)
             found = activity(asked, lab.name, patience=_PATIENCE, guests=guests)
@@ -64,11 +75,18 @@ class IdleWatch:
         if found.busy or found.counters != lab.activity or lab.active_at is None:
             self._used(lab, found.counters)
             return
-        idle = lab.idle or 0.0
-        ends, now = lab.active_at + idle, time.time()
+        self._check_lease(lab, lab.active_at)
+        after = self._sleeper.after(lab)
+        if after and time.time() >= lab.active_at + after and not self._sleeper.sleep(lab):
+            self._used(lab, found.counters)
+
+    def _check_lease(self, lab: LabRecord, active_at: float) -> None:
+        if lab.idle is None:
+            return
+        ends, now = active_at + lab.idle, time.time()
         if now >= ends:
             self._end(lab)
-        elif now >= ends - min(self._core.settings.serve.warn_before, idle / 2):
+        elif now >= ends - min(self._core.settings.serve.warn_before, lab.idle / 2):
             webhooks.expiring(lab, ends, "idle")
 
     def _used(self, lab: LabRecord, counters: str) -> None:

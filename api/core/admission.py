@@ -82,10 +82,13 @@ def need_of_guest(size: NodeSize) -> Need:
 def need_of_lab(found: LabWithNodes) -> Need:
     """The resources that a lab uses now, without disk space.
 
-    One that is being removed may wait for its last branch for long, and has no guests then.
+    One that is being removed may wait for its last branch for long, and has no guests then. One
+    that is asleep takes no processors; it is woken whether there are some or not.
     """
-    asleep = found.lab.state in ("stopped", "removing")
-    running = Need() if asleep else _to_run(found.plans)
+    ended = found.lab.state in ("stopped", "removing")
+    running = Need() if ended else _to_run(found.plans)
+    if found.lab.asleep_at is not None:
+        running = replace(running, cpus=0)
     ports = _ports(found.plans) * (2 if found.standby else 1)
     return replace(running, memory=running.memory + memory_of(found), ports=ports)
 

@@ -18,7 +18,7 @@ IfMatch = Annotated[
 
 def etag(lab: LabRecord) -> str:
     """The ETag of a lab: it changes with everything that a client can change."""
-    lease = (lab.expires_at, lab.protected, lab.idle)
+    lease = (lab.expires_at, lab.protected, lab.idle, lab.asleep_after)
     return tag_of(lab.name, lab.created_at, lab.state, *lease, lab.job)
 
 

@@ -241,7 +241,8 @@ def _check_sizes(
     _check(project, "nodes", token.max_nodes, len(sizes), added=added)
     memory = sum(size.memory for size in sizes) + sum(one.standby for one in labs)
     _check(project, "memory", token.max_memory, memory, added=added)
-    _check(project, "processors", token.max_cpus, sum(n.cpus for n in sizes), added=added)
+    cpus = sum(size.cpus for size in sizes) - sum(one.idle_cpus for one in labs)
+    _check(project, "processors", token.max_cpus, cpus, added=added)
 
 
 def check_guests(

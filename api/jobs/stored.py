@@ -68,7 +68,12 @@ def plain(request: Request) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(request)
     out = requests.subject(type(request))
     kept = {key: value for key, value in found.items() if key not in out}
-    return {key: value for key, value in kept.items() if value or key not in request.LATER}
+    return {k: v for k, v in kept.items() if v or k not in request.LATER or _is_number(v)}
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number: 0 is one that somebody gave, as no default is 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read_facts(job: JobRecord, kind: type[R]) -> R:
@@ -118,4 +123,5 @@ def origin_of(job: JobRecord, request: Request) -> Origin:
         heartbeat=request.heartbeat,
         pool=request.pool if isinstance(request, FillPool) else "",
         idle=request.idle,
+        asleep_after=request.asleep_after,
     )

@@ -42,8 +42,8 @@ _FILL: tuple[JobKind, ...] = (
 """Kinds that need space; others are accepted also where there is none."""
 
 _ALONE: tuple[JobKind, ...] = (
-    "start", "stop", "restart", "snapshot", "rollback", "reset", "branch", "promote",
-    "upgrade",
+    "start", "stop", "restart", "sleep", "wake", "snapshot", "rollback", "reset", "branch",
+    "promote", "upgrade",
 )  # fmt: skip
 """Kinds that run one at a time on a lab, jobs of its schedule included."""
 

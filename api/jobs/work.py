@@ -45,9 +45,11 @@ from lab.requests.labs import (
     ResetLab,
     RestartLab,
     RollBack,
+    SleepLab,
     StartLab,
     StopLab,
     UpgradeLab,
+    WakeLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -228,6 +230,20 @@ def restart(ctx: Context, task: Task[Power]) -> str:
     """Stop a lab or a node, then start it."""
     stop(ctx, task)
     return start(ctx, task)
+
+
+def sleep(ctx: Context, task: Task[Power]) -> str:
+    """Pause all nodes of a lab."""
+    _same(ctx, task)
+    perform(ctx, SleepLab(lab=task.job.lab))
+    return task.job.lab
+
+
+def wake(ctx: Context, task: Task[Power]) -> str:
+    """Resume all nodes of a lab that is asleep."""
+    _same(ctx, task)
+    perform(ctx, WakeLab(lab=task.job.lab))
+    return task.job.lab
 
 
 def build_image(ctx: Context, task: Task[BuildImage]) -> str:
@@ -498,6 +514,8 @@ WORK: Mapping[JobKind, Work[Any]] = {
     "start": Work(StartLab, start),
     "stop": Work(StopLab, stop),
     "restart": Work(RestartLab, restart),
+    "sleep": Work(SleepLab, sleep),
+    "wake": Work(WakeLab, wake),
     "build-image": Work(BuildImage, build_image),
     "delete-image": Work(DeleteImage, delete_image),
     "build-template": Work(BuildTemplate, build_template),

@@ -32,7 +32,7 @@ from lab.errors import CommandFailed, Forbidden
 from lab.lifecycle.labs import node_access
 from lab.lifecycle.nodes import inspect
 from lab.names import NODE_NAME
-from lab.requests.labs import Action, Promote, RunProgram, UpgradeLab, power
+from lab.requests.labs import Action, NodeAction, Promote, RunProgram, UpgradeLab, power
 from lab.state.service import JobRecord
 from lab.views.jobs import JobView
 from lab.views.labs import NodeView
@@ -89,7 +89,10 @@ async def upgrade_lab(
     responses=JOB_DONE,
 )
 async def power_lab(jobs: JobsOf, caller: User, name: Name, action: Action, wait: Wait) -> Response:
-    """Start, stop, restart or kill all nodes of a lab; kill: stop without a shutdown."""
+    """Start, stop, restart or kill all nodes of a lab (kill: stop without a shutdown); sleep, wake.
+
+    A lab that sleeps is paused as a whole; a connection to it wakes it as well.
+    """
     return await _power(jobs, caller, name, "", action, wait)
 
 
@@ -131,7 +134,7 @@ async def execute(
     responses=JOB_DONE,
 )
 async def power_node(
-    jobs: JobsOf, caller: User, name: Name, node: NodeName, action: Action, wait: Wait
+    jobs: JobsOf, caller: User, name: Name, node: NodeName, action: NodeAction, wait: Wait
 ) -> Response:
     """Start, stop, restart or kill a node; kill: stop without a shutdown."""
     return await _power(jobs, caller, name, node, action, wait)

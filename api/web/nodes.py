@@ -24,7 +24,7 @@ from lab.api.web import pages
 from lab.api.web.labs import lab_page
 from lab.api.web.request import Fields, PageRoute, UseAccess
 from lab.errors import LabError, NotFound
-from lab.requests.labs import Action, Promote
+from lab.requests.labs import Action, NodeAction, Promote
 from lab.views.nodes import LogLines
 
 router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_schema=False)
@@ -34,7 +34,7 @@ router = APIRouter(prefix="/labs/{name}", route_class=PageRoute, include_in_sche
 def power_lab(
     request: Request, core: CoreOf, jobs: JobsOf, caller: UseAccess, name: Name, action: Action
 ) -> Response:
-    """Start, stop, restart or kill all nodes."""
+    """Start, stop, restart or kill all nodes, or have them sleep or wake."""
     return _power(request, core, jobs, caller, name, "", action)
 
 
@@ -46,7 +46,7 @@ def power_node(
     caller: UseAccess,
     name: Name,
     node: NodeName,
-    action: Action,
+    action: NodeAction,
 ) -> Response:
     """Start, stop, restart or kill a node."""
     return _power(request, core, jobs, caller, name, node, action)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
     from lab.progress import Listener
+    from lab.views.labs import LabView
 
 REMOVING = "removing the lab"
 """The clean-up after an interrupt of a verb that creates things."""
@@ -117,6 +118,20 @@ class App:
     def if_interrupted(self, left: str) -> None:
         """Say ``left`` if the verb is interrupted from now on: what remains, and the remedy."""
         self.interrupts.left = left
+
+    def say_asleep(self, views: Sequence[LabView]) -> None:
+        """Say of labs of this host that are asleep if only commands wake them: no service runs."""
+        names = [view.name for view in views if view.asleep_at is not None]
+        settings = self.settings() if names else None
+        if settings is None or settings.url:
+            return
+        from lab.locks.named import held
+
+        if not held(settings.home, "state", "serve"):
+            self.say(
+                f"asleep: {', '.join(names)}; connections wake no lab while no service runs here,"
+                " `lab wake` and commands that need its nodes do"
+            )
 
     def say(self, text: str) -> None:
         """Print a message on stderr, unless ``quiet``."""

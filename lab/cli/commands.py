@@ -202,6 +202,8 @@ class RootVerbs(Verbs):
         "wait": "lab.cli.verbs.status:wait",
         "start": "lab.cli.verbs.power:start",
         "stop": "lab.cli.verbs.power:stop",
+        "sleep": "lab.cli.verbs.sleep:sleep",
+        "wake": "lab.cli.verbs.sleep:wake",
         "promote": "lab.cli.verbs.power:promote",
         "upgrade": "lab.cli.verbs.upgrade:upgrade",
         "extend": "lab.cli.verbs.power:extend",

@@ -497,6 +497,13 @@ def lease(flag: str, text: str) -> float | None:
     return None if text.lower() == "none" else duration(flag, text)
 
 
+def asleep_after(text: str) -> float | None:
+    """Seconds, 0 for ``never``, None if nothing was given; raises InvalidSpec."""
+    if not text:
+        return None
+    return 0.0 if text.lower() == "never" else duration("--asleep-after", text)
+
+
 def timeout(text: str, default: float) -> float:
     """Seconds; raises InvalidSpec."""
     return seconds("--timeout", text) if text else default

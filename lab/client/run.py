@@ -30,9 +30,11 @@ from lab.requests.labs import (
     ResetLab,
     RestartLab,
     RollBack,
+    SleepLab,
     StartLab,
     StopLab,
     UpgradeLab,
+    WakeLab,
 )
 from lab.requests.request import Request, body_fields, body_of
 from lab.requests.snapshots import (
@@ -348,6 +350,8 @@ WAYS: Mapping[type[Request], tuple[str, Callable[[Any], tuple[str, ...]], Callab
     StartLab: ("POST", _power("start"), _changed),
     StopLab: ("POST", _power("stop"), _changed),
     RestartLab: ("POST", _power("restart"), _changed),
+    SleepLab: ("POST", _power("sleep"), _changed),
+    WakeLab: ("POST", _power("wake"), _changed),
     Promote: ("POST", lambda r: ("labs", r.lab, "promote"), _changed),
     UpgradeLab: ("POST", lambda r: ("labs", r.lab, "upgrade"), _upgraded),
     RollBack: ("POST", lambda r: ("labs", r.lab, "rollback"), _changed),

@@ -17,7 +17,7 @@ from lab.config.datasetfile import ScheduledDataset
 from lab.config.poolfile import WarmPool
 from lab.errors import InvalidSpec
 from lab.keys import Key, WrongType, keys, matching, parse_all, text, within
-from lab.units import GIB, MIB, Seconds, Size
+from lab.units import GIB, MIB, Seconds, SecondsOrZero, Size
 from lab.values import dataclass
 
 
@@ -61,6 +61,8 @@ class Serve:
     """The lease of labs that request none."""
     max_ttl: Seconds = 86400.0
     """The longest lease."""
+    asleep_after: SecondsOrZero = 0.0
+    """How long a lab may be without use before it is paused; 0: labs do not sleep by themselves."""
     sweep: Seconds = 15.0
     """The interval between searches for expired labs."""
     memory: Size = 0
@@ -81,7 +83,7 @@ class Serve:
     """Snapshots of a project whose token has no quota; 0: no limit."""
     dataset_size: Size = 20 * GIB
     """The SQL of a dataset of a token without the scope ``admin``; 0: no limit."""
-    dataset_time: Seconds = 7200.0
+    dataset_time: SecondsOrZero = 7200.0
     """How long a job of such a token may load a dataset; 0: no limit."""
     project_templates: int = 8
     """Templates built for such a project; 0: no limit."""

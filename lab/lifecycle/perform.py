@@ -27,9 +27,11 @@ from lab.requests.labs import (
     Promote,
     ResetLab,
     RollBack,
+    SleepLab,
     StartLab,
     StopLab,
     UpgradeLab,
+    WakeLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import (
@@ -51,11 +53,20 @@ if TYPE_CHECKING:
     from lab.views.upgrades import UpgradeView
 
 
+_NEED_NODES = (StartLab, StopLab, Promote, UpgradeLab, RollBack)
+"""Of which a lab that is asleep is woken first; ``snapshot.take`` does so itself."""
+
+
 def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> Any:
     """Perform a request, and return what its verb does; raises as that.
 
     ``timeout``: seconds that nodes may take to get ready; None: those of the settings.
     """
+    powers_off = isinstance(request, StopLab) and request.force
+    if isinstance(request, _NEED_NODES) and not powers_off:
+        from lab.lifecycle.nodes.asleep import awake
+
+        awake(ctx, request.lab)
     return VERBS[type(request)](ctx, request, timeout or ctx.settings.ready_timeout)
 
 
@@ -95,6 +106,18 @@ def _stop(ctx: Context, asked: StopLab, _: float) -> LabView:
     from lab.lifecycle.labs.power import stop
 
     return stop(ctx, asked.lab, node=asked.node or None, force=asked.force)
+
+
+def _sleep(ctx: Context, asked: SleepLab, _: float) -> LabView:
+    from lab.lifecycle.labs.sleep import sleep
+
+    return sleep(ctx, asked.lab)
+
+
+def _wake(ctx: Context, asked: WakeLab, _: float) -> LabView:
+    from lab.lifecycle.labs.sleep import wake
+
+    return wake(ctx, asked.lab)
 
 
 def _promote(ctx: Context, asked: Promote, timeout: float) -> LabView:
@@ -268,6 +291,8 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     DeleteLab: _delete,
     StartLab: _start,
     StopLab: _stop,
+    SleepLab: _sleep,
+    WakeLab: _wake,
     Promote: _promote,
     UpgradeLab: _upgrade,
     RollBack: _roll_back,

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -165,12 +165,17 @@ def observe(
 
 
 def lab_state(
-    recorded: LabState, nodes: Collection[str], *, working: bool, pooled: bool
+    recorded: LabState,
+    nodes: Collection[str],
+    *,
+    working: bool,
+    pooled: bool,
+    asleep: bool = False,
 ) -> LabState:
     """The state of a lab, from the one that is ``recorded`` and the observed ones of its nodes.
 
-    ``working``: a command is working on it; ``pooled``: it is in a warm pool. See
-    ``LAB_STATES`` for the meanings.
+    ``working``: a command is working on it; ``pooled``: it is in a warm pool; ``asleep``: it was
+    put to sleep, and nobody woke it. See ``LAB_STATES`` for the meanings.
     """
     present = set(nodes)
     if recorded not in ("ready", "stopped"):
@@ -181,12 +186,20 @@ def lab_state(
         return "stopped"
     if recorded == "stopped" and working:
         return "starting"
-    waits = pooled and present in ({"ready"}, {"paused"})
-    if recorded == "ready" and (waits or present == {"ready"}):
-        return "pooled" if pooled else "ready"
+    if recorded == "ready" and (well := _well(present, pooled=pooled, asleep=asleep)) is not None:
+        return well
     worst: tuple[LabState, ...] = ("not-primary", "unreachable")
     lost = [state for state in worst if state in present] if present.isdisjoint(_SERVING) else []
     return lost[0] if lost else "degraded"
+
+
+def _well(nodes: Set[str], *, pooled: bool, asleep: bool) -> LabState | None:
+    """The state of a lab that is as it is to be, by those of its nodes; None if it is not."""
+    if asleep and nodes - {"stopped"} == {"paused"}:
+        return "asleep"
+    if pooled:
+        return "pooled" if nodes in ({"ready"}, {"paused"}) else None
+    return "ready" if nodes == {"ready"} else None
 
 
 def node_state(requirements: Sequence[tuple[Requirement, NodeState]]) -> NodeState:

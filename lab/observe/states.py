@@ -26,7 +26,7 @@ NODE_STATES: Mapping[NodeState, str] = {
 """The states of a node, and their meanings."""
 
 ListedState = Literal[
-    "ready", "degraded", "not-primary", "unreachable", "starting", "stopped",
+    "ready", "degraded", "not-primary", "unreachable", "starting", "asleep", "stopped",
     "creating", "failed", "removing", "unrecorded", "unknown",
 ]  # fmt: skip
 """The states of labs that a service lists, without those in its pools."""
@@ -37,6 +37,8 @@ LAB_STATES: Mapping[LabState, str] = {
     "not-primary": "nodes answer, but none is in a primary component: no node accepts statements",
     "unreachable": "guests run, but no node answered SQL in time",
     "starting": "a command is starting it",
+    "asleep": "its nodes are paused while nobody uses it; `lab wake`, commands that need them and,"
+    " while a service runs, connections resume it",
     "stopped": "no node has a guest",
     "creating": "a command is creating it",
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",

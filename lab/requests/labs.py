@@ -44,6 +44,9 @@ LEASE_LIMIT = 366 * 86400.0
 
 Ttl = Annotated[Seconds, Meta(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
 Idle = Annotated[Seconds, Meta(ge=60, le=LEASE_LIMIT, examples=["30m"])]
+Asleep = Annotated[Seconds, Meta(ge=0, le=LEASE_LIMIT, examples=["10m"])] | None
+"""Seconds without use after which a lab sleeps; 0: never."""
+_ASLEEP = f"Pause the lab after this time without use, {IN_SECONDS}; 0: never; null: "
 
 PROGRAM_LIMIT = 600
 """Seconds that a service runs a program in a node, at most."""
@@ -55,7 +58,7 @@ _KEEP_SESSIONS = "Keep the client sessions in the restored RAM; by default they 
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     """A cluster; fields that are left out have the defaults of `lab up`."""
 
-    LATER = ("dataset", "options")
+    LATER = ("dataset", "options", "asleep_after")
 
     blueprint: Annotated[str, Meta(pattern=WORD, examples=["pxc"])]
     name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME, examples=["shop"])] = ""
@@ -174,6 +177,9 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     idle: Annotated[
         Idle | None, Meta(description=f"End the lease after this time without use, {IN_SECONDS}.")
     ] = None
+    asleep_after: Annotated[
+        Asleep, Meta(description=f"{_ASLEEP}the token's, or the service's.")
+    ] = None
     protected: Annotated[bool, Meta(description="The lab is removed only with force.")] = False
     keep_failed: Annotated[
         bool, Meta(description="If creation fails, keep the failed lab until its lease ends.")
@@ -246,12 +252,23 @@ class RestartLab(Power, frozen=True, kw_only=True):
     """The stop, then the start of a lab or a node."""
 
 
-Action = Literal["start", "stop", "restart", "kill"]
+class SleepLab(Power, frozen=True, kw_only=True):
+    """The pause of all nodes of a lab."""
+
+
+class WakeLab(Power, frozen=True, kw_only=True):
+    """The end of that."""
+
+
+NodeAction = Literal["start", "stop", "restart", "kill"]
+Action = Literal["start", "stop", "restart", "kill", "sleep", "wake"]
 _POWER: Mapping[Action, type[Power]] = {
     "start": StartLab,
     "stop": StopLab,
     "restart": RestartLab,
     "kill": StopLab,
+    "sleep": SleepLab,
+    "wake": WakeLab,
 }
 
 
@@ -287,6 +304,7 @@ class ChangeLab(LabRequest, frozen=True, kw_only=True):
         Idle | Literal[0] | None,
         Meta(description=f"End the lease after this time without use, {IN_SECONDS}; 0: never."),
     ] = None
+    asleep_after: Annotated[Asleep, Meta(description=f"{_ASLEEP}as before.")] = None
     protected: bool | None = None
 
 

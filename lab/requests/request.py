@@ -51,7 +51,8 @@ class Request(msgspec.Struct, frozen=True):
     """The base of all requests."""
 
     LATER: ClassVar[tuple[str, ...]] = ()
-    """Fields that were added later: a job's row and digest have them only while they are true."""
+    """Fields that were added later: a job's row and digest have them only while they are true, or
+    a number."""
     LARGE: ClassVar[tuple[str, ...]] = ()
     """Fields that only the job reads, and that end with it: texts, which may hold secrets, and
     lists."""

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from lab.names import PROJECT_NAME
-from lab.requests.labs import LEASE_LIMIT
+from lab.requests.labs import LEASE_LIMIT, Asleep
 from lab.requests.request import IN_BYTES, IN_SECONDS, Bytes, Request, Seconds
 from lab.state.service import Scope
 
@@ -38,4 +38,11 @@ class CreateToken(Request, frozen=True, kw_only=True):
     max_ttl: Annotated[
         Annotated[Seconds, Meta(ge=10, le=LEASE_LIMIT)] | None,
         Meta(description=f"The longest lease, {IN_SECONDS}."),
+    ] = None
+    asleep_after: Annotated[
+        Asleep,
+        Meta(
+            description=f"Pause its labs after this time without use, {IN_SECONDS}; 0: never;"
+            " null: as the service says."
+        ),
     ] = None

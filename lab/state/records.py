@@ -126,6 +126,10 @@ class LabRecord(Requested):
     """What the identities of its servers follow from; 0: from what it is a clone of."""
     reset_to: str = ""
     """The label of the snapshot that it was put back to last, as a whole; empty: never."""
+    asleep_after: float | None = None
+    """Seconds without use after which it sleeps; 0: never, None: as the service says."""
+    asleep_at: float | None = None
+    """When it was put to sleep; None: it is awake. Its guests may have been ended since."""
 
     @property
     def usable(self) -> bool:

@@ -17,6 +17,8 @@ JobKind = Literal[
     "start",
     "stop",
     "restart",
+    "sleep",
+    "wake",
     "expire",
     "fill",
     "build-image",
@@ -68,6 +70,8 @@ class TokenRecord:
     max_disk: Large | None = None
     last_used_at: float | None = None
     """A minute late at most; None: not yet."""
+    asleep_after: float | None = None
+    """Of labs that request nothing else; see ``LabRecord``."""
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,8 @@ class LabView:
     """The snapshot that it was put back to last, or taken of it since; empty: its origin."""
     standby: Annotated[str, public("before-upgrade.20261121t110000")] = ""
     """The snapshot for which a standby was made; empty: there is none."""
+    asleep_at: Public[Time | None] = None
+    """When it was put to sleep; null: it is not asleep."""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -221,6 +223,8 @@ class Lab(LabView):
     """In seconds."""
     idle: Public[float | None] = None
     """In seconds."""
+    asleep_after: Public[float | None] = None
+    """In seconds; 0: it never sleeps by itself; null: as the service says."""
 
     def node(self, name: str) -> NodeView:
         """The node of that name; raises NotFound."""

@@ -47,6 +47,8 @@ class TokenView:
     max_templates: Public[int | None]
     max_ttl: Public[float | None]
     """In seconds."""
+    asleep_after: Public[float | None]
+    """In seconds; see ``Lab``."""
     last_used_at: Public[Time | None]
     """Null: never."""
     used: Annotated[Used | None, public(values=Used)] = None

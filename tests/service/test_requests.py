@@ -38,9 +38,11 @@ from lab.requests.labs import (
     ResetLab,
     RestartLab,
     RollBack,
+    SleepLab,
     StartLab,
     StopLab,
     UpgradeLab,
+    WakeLab,
 )
 from lab.requests.request import Request, subject
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
@@ -89,6 +91,12 @@ ROWS: list[tuple[JobKind, str, str, Mapping[str, Any], str, Request]] = [
     ("stop", "shop", "", {"node": "n1", "force": True, "created_at": CREATED},
      "af0dd80e95b170656b8be88acf4bbada256aa6f3760aceea8bb8379d85f16df3",
      StopLab(created_at=CREATED, node="n1", force=True)),
+    ("sleep", "shop", "", {"node": "", "force": False, "created_at": CREATED}, "",
+     SleepLab(created_at=CREATED)),
+    ("wake", "shop", "", {"node": "", "force": False, "created_at": CREATED}, "",
+     WakeLab(created_at=CREATED)),
+    ("create", "", "", {"blueprint": "galera", "nodes": 2, "asleep_after": 0.0}, "",
+     CreateLab(blueprint="galera", nodes=2, asleep_after=0.0)),
     ("promote", "shop", "", {"node": "n2", "force": False, "created_at": CREATED}, "",
      Promote(node="n2", created_at=CREATED)),
     ("upgrade", "shop", "",

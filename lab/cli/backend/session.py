@@ -32,9 +32,11 @@ if TYPE_CHECKING:
         Promote,
         ResetLab,
         RollBack,
+        SleepLab,
         StartLab,
         StopLab,
         UpgradeLab,
+        WakeLab,
     )
     from lab.requests.snapshots import (
         ChangeSnapshot,
@@ -85,6 +87,8 @@ class Session(Protocol):
         request: CreateLab
         | StartLab
         | StopLab
+        | SleepLab
+        | WakeLab
         | Promote
         | RollBack
         | ResetLab

@@ -122,7 +122,9 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
 
 
 def _state(view: LabView, now: float) -> str:
-    """The state of a lab, with the age of what was seen where that is old."""
+    """The state of a lab, with the age of what was seen where that is old; how long it sleeps."""
+    if view.asleep_at is not None:
+        return f"{view.state} for {format_duration(max(0, int(now - view.asleep_at)))}"
     if view.observed_at is None or now - view.observed_at < _OLD:
         return view.state
     return f"{view.state} ({format_duration(now - view.observed_at)} ago)"

@@ -56,6 +56,7 @@ def ls(ctx: typer.Context, *, exit_code: ExitCode = False, output: flags.Output 
         table=lambda: labs_text(views, app.now()),
         names=lambda: [view.name for view in views],
     )
+    app.say_asleep(views)
     return _code(views) if exit_code else 0
 
 
@@ -78,6 +79,7 @@ def status(
         table=lambda: _text(found, app.now()),
         names=lambda: [found.lab.name],
     )
+    app.say_asleep([found.lab])
     return _code([found.lab]) if exit_code else 0
 
 

@@ -100,6 +100,15 @@ def create(
         str,
         typer.Option("--max-ttl", metavar="TIME", show_default=False, help="The longest lease."),
     ] = "",
+    asleep_after: Annotated[
+        str,
+        typer.Option(
+            "--asleep-after",
+            metavar="TIME",
+            show_default=False,
+            help="Pause its labs after this time without use, or never; default: the service's.",
+        ),
+    ] = "",
     output: flags.Output = "table",
 ) -> None:
     """Create a token for the service and print it once."""
@@ -116,6 +125,7 @@ def create(
         max_nodes=flags.whole("--max-nodes", max_nodes) if max_nodes else None,
         max_memory=flags.size("--max-memory", max_memory) if max_memory else None,
         max_ttl=flags.duration("--max-ttl", max_ttl) if max_ttl else None,
+        asleep_after=flags.asleep_after(asleep_after),
         max_cpus=flags.whole("--max-cpus", max_cpus) if max_cpus else None,
         max_disk=flags.size("--max-disk", max_disk) if max_disk else None,
         max_snapshots=flags.whole("--max-snapshots", max_snapshots) if max_snapshots else None,

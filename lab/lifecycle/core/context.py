@@ -78,6 +78,8 @@ class Origin:
     """The warm pool that it is created for."""
     idle: float | None = None
     """Seconds without use after which its lease ends."""
+    asleep_after: float | None = None
+    """Seconds without use after which it sleeps; see ``LabRecord``."""
 
 
 UNKNOWN = Origin()

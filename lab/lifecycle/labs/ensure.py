@@ -18,6 +18,7 @@ from lab.lifecycle.labs.reserve import new_record, reserved, traces
 from lab.lifecycle.labs.start import start
 from lab.lifecycle.labs.up import check_host, make
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.nodes.asleep import awake
 from lab.locks.named import held, lock
 from lab.requests.labs import CreateLab
 from lab.state.records import LabRecord
@@ -94,6 +95,7 @@ def _existing(
             configuration.check(name, configuration.of_record(record), wanted)
             _check_accounts(record, accounts)
             try:
+                awake(ctx, name)
                 found = inspect.lab(ctx, name)
                 return found if found.state == "ready" else start(ctx, name, timeout=timeout)
             except (Busy, NotFound):

@@ -14,7 +14,7 @@ from lab.views.labs import LabView
 
 
 def change(ctx: Context, asked: ChangeLab) -> LabView:
-    """Change the lease of a lab, from now on, its protection, or its limit of idle time.
+    """Change the lease of a lab, from now on, its protection, or its limits of idle time.
 
     Raises NotFound, and Conflict while the lab is being removed.
     """
@@ -33,6 +33,8 @@ def changes(asked: ChangeLab) -> dict[str, Any]:
         fields["expires_at"] = None if asked.ttl is None else time.time() + asked.ttl
     if asked.idle is not None:
         fields["idle"] = asked.idle or None
+    if asked.asleep_after is not None:
+        fields["asleep_after"] = asked.asleep_after
     if asked.protected is not None:
         fields["protected"] = asked.protected
     return fields

@@ -12,6 +12,7 @@ from typing import TextIO
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.hypervisor import TooLong
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.inspect import known_guests, node_of, record_of
 from lab.lifecycle.nodes.running import require_running, require_state
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
@@ -142,6 +143,7 @@ def _journal(ctx: Context, name: str, node: str, source: str, lines: int) -> lis
 
 def _running(ctx: Context, name: str, node: str) -> GuestName:
     guest = node_of(ctx, name, node).guest
+    awake(ctx, name)
     require_running(known_guests(ctx), name, node, guest)
     return guest
 

@@ -34,6 +34,7 @@ from lab.views.labs import LabView
 
 STOPPED: Mapping[str, Any] = {
     "state": "stopped", "started": None, "why_cold": "", "ready_seconds": None,
+    "asleep_at": None,
 }  # fmt: skip
 """What to record of a lab that was stopped: the fields of its last start are cleared."""
 _LOOK_EVERY = 0.4  # seconds, while nodes boot
@@ -98,7 +99,10 @@ def how_started(began: float, why_cold: str) -> dict[str, Any]:
     ``why_cold``: by which command its nodes were booted, or why; empty if RAM was restored.
     """
     started = "cold" if why_cold else "warm"
-    return {"started": started, "why_cold": why_cold, "ready_seconds": time.time() - began}
+    seconds = time.time() - began
+    return {
+        "started": started, "why_cold": why_cold, "ready_seconds": seconds, "asleep_at": None,
+    }  # fmt: skip
 
 
 def bring_back(

@@ -13,6 +13,7 @@ from lab.blueprints import has_server
 from lab.config.enginefile import Family, clients
 from lab.errors import LabError, NoProgram, NotFound, NotReady
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.connection import account_of, elects, entry_of
 from lab.lifecycle.nodes.inspect import known_guests, lab, record_of
 from lab.lifecycle.nodes.running import require_running
@@ -192,6 +193,7 @@ def _primary(ctx: Context, name: str, writers: Sequence[str]) -> str:
 
 
 def _login(ctx: Context, name: str, node: str | None) -> tuple[Account, int]:
+    awake(ctx, name)
     record = record_of(ctx, name)
     nodes = ctx.store.nodes.of(name)
     if not nodes or not record.user:

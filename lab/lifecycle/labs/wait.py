@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from lab.errors import Conflict, NotFound, NotReady
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
 from lab.lifecycle.nodes.personalise import correct_clocks, wrong_clocks
@@ -24,6 +25,7 @@ def wait(ctx: Context, name: str, *, timeout: float) -> LabView:
     Raises NotFound, and NotReady: after ``timeout`` seconds, or at once if no command works on it.
     """
     deadline = Deadline.after(timeout)
+    awake(ctx, name, timeout=timeout)
     for _ in attempts(deadline, first=_LOOK_EVERY):
         # In this order: who finishes in between has left another state.
         working = held(ctx.home, "lab", name)

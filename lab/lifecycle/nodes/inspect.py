@@ -249,6 +249,7 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         [node.state for node in nodes],
         working=bool(observed and observed.working),
         pooled=bool(record.pool),
+        asleep=record.asleep_at is not None,
     )
     runs = state != "stopped"  # else the last start is over, also if the host ended it
     endpoints = endpoints_of(record, recorded)
@@ -290,6 +291,7 @@ def view_of(settings: Settings, found: LabWithNodes, observed: Observation | Non
         interrupted=interrupted.described(settings.home, record.name),
         at=record.at,
         standby=found.standby,
+        asleep_at=record.asleep_at if state == "asleep" else None,
     )
 
 

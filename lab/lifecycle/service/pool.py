@@ -178,6 +178,7 @@ def given_to(
         "protected": origin.protected,
         "heartbeat": origin.heartbeat,
         "idle": origin.idle,
+        "asleep_after": origin.asleep_after,
         "owner": owner,
         "snapshots": snapshots,
         "created_at": now,

@@ -55,6 +55,7 @@ def create(store: Store, asked: CreateToken) -> NewToken:
         project=asked.project,
         created_at=now,
         expires_at=None if asked.ttl is None else now + asked.ttl,
+        asleep_after=asked.asleep_after,
         **limits,
     )
     store.tokens.add(record)

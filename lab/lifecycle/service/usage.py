@@ -50,6 +50,12 @@ class Taken:
     ram: int = 0
     standby: int = 0
     """Bytes of memory of its standby."""
+    asleep: bool = False
+
+    @property
+    def idle_cpus(self) -> int:
+        """Processors of its nodes that it does not take, as it is asleep."""
+        return sum(node.size.cpus for node in self.plans) if self.asleep else 0
 
     @property
     def all_disks(self) -> int:
@@ -85,7 +91,7 @@ def total(
         labs=len(labs),
         nodes=len(sizes),
         memory=sum(size.memory for size in sizes) + sum(one.standby for one in labs),
-        cpus=sum(size.cpus for size in sizes),
+        cpus=sum(size.cpus for size in sizes) - sum(one.idle_cpus for one in labs),
         disk=sum(one.all_disks for one in labs) + data,
         snapshots=sum(one.snapshots for one in labs),
         templates=sum(one.state != "broken" for one in templates),
@@ -96,7 +102,8 @@ def of_lab(found: LabWithNodes, taken: Snapshots, more: int = 0) -> Taken:
     """The usage of a lab, of whose snapshots ``more`` are being taken."""
     kept = taken.labs.get(found.lab.name, KeptSnapshots())
     count = kept_by(schedule.parse(found.lab.snapshots)) + len(kept.labels) + more
-    return Taken(found.plans, count, kept.ram, memory_of(found))
+    asleep = found.lab.asleep_at is not None
+    return Taken(found.plans, count, kept.ram, memory_of(found), asleep)
 
 
 def snapshots_of(ctx: Context, project: str | None = None) -> Snapshots:

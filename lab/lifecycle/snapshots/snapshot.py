@@ -22,6 +22,7 @@ from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.inspect import check_usable, images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
@@ -54,6 +55,7 @@ def take(
     called with its label before anything of it is there. Raises NotFound, HostUnfit if less than
     ``space_floor`` would be left, and Conflict while another command works on the lab.
     """
+    awake(ctx, asked.lab)
     with lock(ctx.home, "lab", asked.lab, wait=False):
         record = record_of(ctx, asked.lab)
         check_usable(record)
@@ -235,7 +237,7 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
         record = ctx.store.labs.find(name)
         if record is None or not record.usable:
             return []
-        if _incomplete(ctx, name):  # before what shows that is removed
+        if record.asleep_at is None and _incomplete(ctx, name):  # before what shows that is removed
             resume_paused(ctx, nodes_of(ctx, name))
         due = _due(ctx, record) if take_due else []
         too_many = _drop_excess(ctx, record)  # first: there may be too little space for another
@@ -264,7 +266,8 @@ def is_due(ctx: Context, record: LabRecord) -> bool:
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:
     """The kinds of which a snapshot is to be taken; a lab that does not run does not change."""
-    if record.state != "ready" or interrupted.exists(ctx, record.name):
+    asleep = record.asleep_at is not None
+    if record.state != "ready" or asleep or interrupted.exists(ctx, record.name):
         return []
     return schedule.due(schedule.parse(record.snapshots), taken(ctx, record.name), time.time())
 

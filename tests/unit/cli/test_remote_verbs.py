@@ -28,6 +28,8 @@ WORKS = {
     "status": "status shop",
     "wait": "wait shop --timeout 30s",
     "start": "start shop",
+    "sleep": "sleep shop",
+    "wake": "wake shop",
     "promote": "promote shop n1",
     "upgrade": "upgrade shop --to mysql:9.7",
     "stop": "stop shop --node n1",

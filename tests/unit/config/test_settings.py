@@ -277,3 +277,14 @@ def test_what_is_wrong_with_a_pool_without_its_files(
 ) -> None:
     with pytest.raises(InvalidSpec, match=rf"\[\[serve.pool\]\]: {message}"):
         load_text(tmp_path, f"{POOL}{line}")
+
+
+@pytest.mark.parametrize("key", ["asleep_after", "dataset_time"])
+def test_times_that_may_be_zero(key: str) -> None:
+    """Protects the documented way to have no limit, or no sleep."""
+    for zero in (0, "0"):
+        assert getattr(servefile.parse({key: zero}), key) == 0
+    assert getattr(servefile.parse({key: "10m"}), key) == 600
+    for wrong in (False, "", -1):
+        with pytest.raises(InvalidSpec):
+            servefile.parse({key: wrong})

@@ -1,0 +1,117 @@
+"""Labs that sleep, on real guests: a client wakes one, and notices no more than a pause."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.wait import Deadline, until
+from tests.e2e.e2e_site import PXC, Site
+from tests.e2e.test_captures import connect
+from tests.e2e.test_serve import service
+
+pytestmark = pytest.mark.e2e
+
+_DAY = 86400
+_STATE = "SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'"
+
+
+def seen(site: Site, name: str) -> Any:
+    return site.lab("status", name, "-o", "json").json["lab"]
+
+
+def asked(connection: Any, statement: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()
+
+
+def clock_of(site: Site, name: str, node: str) -> float:
+    return float(site.sql(name, node, "SELECT UNIX_TIMESTAMP(NOW(6))")[0][0])
+
+
+def test_a_cluster_sleeps_until_a_client_comes(formed: Site, tmp_path: Path) -> None:
+    """Protects clients and their connections; the service puts it to sleep by itself."""
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "config.toml").write_text('[serve]\nasleep_after = "4s"\n')
+    site = replace(formed, settings={"XDG_CONFIG_HOME": str(tmp_path)})
+    name = site.name("asleep")
+    with service(site, how=signal.SIGTERM) as env:
+        view = site.lab("up", *PXC, "--nodes", "3", "--name", name, "-o", "json", env=env).json
+        site.sql(name, "n1", "CREATE DATABASE t")
+        site.sql(name, "n1", "CREATE TABLE t.rows_ (id INT PRIMARY KEY)")
+        old = connect(view, view["nodes"][0])
+        assert asked(old, "SELECT 1") == (1,)
+
+        def asleep() -> bool | None:
+            return seen(site, name)["state"] == "asleep" or None
+
+        # By the statement counters, which are looked at every 15 s.
+        assert until(asleep, Deadline.after(120), first=1.0, most=1.0)
+        assert {node["state"] for node in seen(site, name)["nodes"]} == {"paused"}
+        assert [lab["state"] for lab in site.lab("ls", "-o", "json", env=env).json] == ["asleep"]
+        time.sleep(3)
+        assert asleep(), "who looks does not wake it"
+        began = time.monotonic()
+        new = connect(view, view["nodes"][1])
+        assert asked(new, _STATE)[1] == "Synced"
+        took = time.monotonic() - began
+        assert asked(old, "SELECT 2") == (2,), "the connection is the one that it was"
+        assert took < 10, took
+        for number, node in enumerate(("n1", "n2", "n3")):
+            site.sql(name, node, f"INSERT INTO t.rows_ VALUES ({number})")
+            assert abs(clock_of(site, name, node) - time.time()) < 3
+        # Data on a connection that is open.
+        site.lab("sleep", name)
+        assert asleep()
+        assert asked(old, "SELECT COUNT(*) FROM t.rows_") == (3,)
+        for connection in (old, new):
+            connection.close()
+        site.lab("down", name)
+    assert site.settled() == []
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("galera", "--nodes", "3"),
+        ("group", "--nodes", "3"),
+        ("replication", "--engine", "mysql", "--semi-sync"),
+        ("replication", "--engine", "mariadb", "--semi-sync"),
+    ],
+    ids=["galera", "group", "mysql", "mariadb"],
+)
+def test_a_day_later(image: Site, what: tuple[str, ...]) -> None:
+    """Protects what a cluster is from a pause, and from clocks that leap by a day after it."""
+    name = image.name("day")
+    with image.up(*what, "--name", name) as view:
+        first = view["addresses"]["rw"][0] if "rw" in view["addresses"] else ""
+        entry = next((n for n in view["nodes"] if first.endswith(f":{n['sql_port']}")), None)
+        node = (entry or view["nodes"][0])["name"]
+        image.sql(name, node, "CREATE DATABASE shop")
+        image.sql(name, node, "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        for number in range(3):
+            image.sql(name, node, f"INSERT INTO shop.orders VALUES ({number})")
+            image.lab("sleep", name)
+            time.sleep(20)
+            assert image.lab("wake", name, "-o", "json").json["state"] == "ready"
+            if number:
+                leap = f"@{time.time() + number * _DAY:.0f}"
+                for one in view["nodes"]:
+                    argv = ("exec", name, "--agent", "--node", one["name"], "--")
+                    image.lab(*argv, "date", "-s", leap)
+            image.lab("wait", name, "--timeout", "60s")
+            assert seen(image, name)["state"] == "ready"
+        for one in view["nodes"]:
+
+            def whole(which: str = one["name"]) -> bool | None:
+                return image.sql(name, which, "SELECT COUNT(*) FROM shop.orders") == [[3]] or None
+
+            assert until(whole, Deadline.after(20)), one["name"]
+    assert image.settled() == []
