@@ -12,6 +12,7 @@ from types import FrameType
 
 from bench import (
     against,
+    asleep,
     captures,
     datasets,
     engines,
@@ -129,6 +130,7 @@ _PARTS: dict[str, _Measure] = {
         *captures.resets(home, log),
     ],
     "resets": lambda home, _, runs, log, __: resets.resets(home, runs.resets, log),
+    "asleep": lambda home, _, runs, log, __: asleep.measured(home, runs.wakes, log),
     "datasets": lambda home, _, runs, log, __: datasets.datasets(
         home, runs.datasets, runs.megabytes, log
     ),

@@ -41,6 +41,7 @@ class Runs:
     firmware: int = 5
     captures: int = 5
     resets: int = 7
+    wakes: int = 200
     datasets: int = 5
     topologies: int = 5
     engines: int = 5
@@ -67,6 +68,7 @@ QUICK = Runs(
     firmware=1,
     captures=1,
     resets=3,
+    wakes=10,
     datasets=1,
     topologies=1,
     engines=1,

@@ -14,6 +14,7 @@ TITLES = {
     "labs": "Labs",
     "captures": "Captures",
     "resets": "Resets",
+    "asleep": "Labs that sleep",
     "datasets": "Datasets",
     "topologies": "Topologies",
     "engines": "Engines",

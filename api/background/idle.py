@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from lab.api.background.periodic import Periodic, isolated
 from lab.api.background.sleeper import Sleeper
 from lab.api.core.core import Core
 from lab.api.events import webhooks
 from lab.api.telemetry.logs import log
-from lab.errors import LabError
+from lab.errors import Conflict, LabError
 from lab.hypervisor import Guest
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
+from lab.lifecycle.nodes.asleep import awake, is_asleep
 from lab.lifecycle.service.activity import activity
 from lab.names import GuestName
 from lab.state.records import LabRecord
@@ -44,7 +46,7 @@ class IdleWatch:
         wanted = [
             lab
             for lab in store.labs.all()
-            if (lab.idle is not None or self._sleeper.after(lab))
+            if (lab.idle is not None or lab.asleep_at is not None or self._sleeper.after(lab))
             and lab.state == "ready"
             and not lab.pool
         ]
@@ -63,8 +65,13 @@ class IdleWatch:
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         if lab.asleep_at is not None:
-            self._check_lease(lab, lab.active_at or lab.asleep_at)
+            if is_asleep(ctx, lab):
+                self._check_lease(lab, lab.active_at or lab.asleep_at)
+            else:  # a command was killed that woke it, or put it to sleep
+                with suppress(Conflict):
+                    awake(ctx, lab.name, timeout=_PATIENCE, used=False)
             return
+        since = time.time()
         try:
             asked = self._core.observing.on_kept(ctx, lab.name)
             found = activity(asked, lab.name, patience=_PATIENCE, guests=guests)
@@ -77,8 +84,8 @@ class IdleWatch:
             return
         self._check_lease(lab, lab.active_at)
         after = self._sleeper.after(lab)
-        if after and time.time() >= lab.active_at + after and not self._sleeper.sleep(lab):
-            self._used(lab, found.counters)
+        if after and time.time() >= lab.active_at + after:
+            self._sleeper.sleep(lab, since)
 
     def _check_lease(self, lab: LabRecord, active_at: float) -> None:
         if lab.idle is None:

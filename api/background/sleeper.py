@@ -4,75 +4,102 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Set
+from dataclasses import field
 
-from lab.api.background.periodic import Periodic, isolated
+from lab.api.background.periodic import Periodic
 from lab.api.core.core import Core
 from lab.api.telemetry.logs import log
+from lab.errors import Conflict, HostUnfit, LabError
 from lab.host import sockets
-from lab.lifecycle.labs import sleep
+from lab.lifecycle.labs.sleep import ports_of, reachable, sleep
 from lab.lifecycle.nodes.asleep import awake
 from lab.state.records import LabRecord
 from lab.values import dataclass
+from lab.wait import Deadline
 
 LOOK_EVERY = 0.05
-"""Seconds between two looks for clients: each costs about 0.2 ms, and half of it is waited for."""
+"""Seconds between two looks for clients, half of which a client waits for: each costs about 0.3 ms,
+and 10 us more for each connection to a lab that is asleep."""
 _READ_EVERY = 1.0
 """Seconds between two looks which labs are asleep."""
+_LEAST_AWAKE = 30.0
+"""Seconds for which a lab that a client woke is not put to sleep: it may be about to ask."""
 _PATIENCE = 60.0
 """Seconds for which a command that works on a lab is waited for, before it is woken."""
-_SOON = 1.0
-"""Seconds after a lab was put to sleep in which what came may have been sent before, as by us."""
+_AGAIN = (1.0, 60.0)
+"""Seconds until something that failed is tried again: at first, and at most."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Asleep:
-    """A lab that is asleep: since when (of the wall clock), and its ports.
+    """A lab that is asleep: since when (of the wall clock), its ports, and which are SQL's.
 
-    ``since``: the same by the monotonic clock, so that connections do not seem to be new after the
-    host was suspended, or its clock set.
+    ``since``: the same by the monotonic clock, so that a clock that is set, or a suspended host,
+    does not make all connections new to a service that runs. ``ignored``: connections of ours.
     """
 
     at: float
     ports: Set[int]
+    sql: Set[int]
     since: float
+    ignored: set[tuple[int, sockets.End]] = field(default_factory=set)
+
+
+@dataclass
+class _Failing:
+    """Something that failed; it is tried again after ``wait``."""
+
+    wait: Deadline
+    seconds: float
 
 
 class Sleeper:
-    """Looks at the connections to labs that are asleep, every ``LOOK_EVERY`` seconds."""
+    """Looks at the connections to labs that are asleep, every ``LOOK_EVERY`` seconds.
+
+    ``look`` is called by its thread only, ``sleep`` by others.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.periodic = Periodic("sleeper", self.look, LOOK_EVERY)
-        self._lock = threading.Lock()
         self._read_at = float("-inf")
-        self._asleep: Mapping[str, _Asleep] = {}
+        self._asleep: dict[str, _Asleep] = {}
         self._waking: set[str] = set()
+        self._woken: dict[str, Deadline] = {}
+        self._failing: dict[str, _Failing] = {}
 
     def after(self, lab: LabRecord) -> float:
         """Seconds without use after which a lab is to sleep; 0: never."""
         given = lab.asleep_after
         return self._core.settings.serve.asleep_after if given is None else given
 
-    def sleep(self, lab: LabRecord) -> bool:
-        """Put a lab to sleep whose servers are not used; False if it is used or none could wake it.
+    def sleep(self, lab: LabRecord, since: float) -> bool:
+        """Put a lab to sleep whose servers were not used; False if it is used, or may not sleep.
 
-        Open connections to SSH are a use: a program may run in them. Raises LabError.
+        ``since``: when that was looked at, in epoch seconds; what came since then wakes it. Open
+        connections to SSH are a use: a program may run in them. Raises LabError.
         """
-        core = self._core
-        nodes = core.store.nodes.of(lab.name)
-        ports = {port for node in nodes for port in node.all_ports.values()}
-        if sockets.listening(ports) != ports:
-            log.info("a lab cannot sleep: its ports are not of this host", extra={"lab": lab.name})
+        core, name = self._core, lab.name
+        nodes = core.store.nodes.of(name)
+        if (lately := self._woken.get(name)) is not None and not lately.passed:
+            return False
+        if not reachable(nodes):
+            log.info("a lab cannot sleep: its ports are not of this host", extra={"lab": name})
             return False
         if sockets.connections({node.ssh_port for node in nodes}):
             return False
-        with core.contexts.use() as ctx:
-            sleep.sleep(ctx, lab.name)
+        if any(job.lab == name for job in core.store.jobs.open()):
+            return False
+        try:
+            with core.observing.working(name), core.contexts.use() as ctx:
+                sleep(ctx, name, since=since, expected=lab)
+        except Conflict:  # a command works on it, or it was used or changed meanwhile
+            return False
         self._read_at = float("-inf")
-        core.observing.observer.changed(lab.name)
+        core.observing.observer.changed(name)
         core.admission.changed()
-        log.info("a lab was put to sleep", extra={"lab": lab.name})
+        log.info("a lab was put to sleep", extra={"lab": name})
         return True
 
     def look(self) -> None:
@@ -80,16 +107,32 @@ class Sleeper:
         now = time.monotonic()
         if now - self._read_at >= _READ_EVERY:
             self._read(now)
-        if not self._asleep:
+        if not self._asleep or not self._may(""):
             return
-        ports = {port for one in self._asleep.values() for port in one.ports}
-        came: dict[int, float] = {}
-        for one in sockets.connections(ports):
-            came[one.port] = max(came.get(one.port, float("-inf")), now - one.quiet)
+        try:
+            came = sockets.connections(
+                {port for one in self._asleep.values() for port in one.ports}
+            )
+        except HostUnfit as error:
+            self._failed("", "clients of labs that are asleep are not seen", error)
+            return
+        self._failing.pop("", None)
         for name, asleep in self._asleep.items():
-            last = max((came[port] for port in asleep.ports if port in came), default=None)
-            if last is not None and last > asleep.since:
-                self._begin(name, used=last > asleep.since + _SOON)
+            new = [
+                one
+                for one in came
+                if one.port in asleep.ports
+                and now - one.quiet > asleep.since
+                and one.key not in asleep.ignored
+            ]
+            if new and self._is_for_it(asleep, new):
+                self._begin(name)
+
+    def _is_for_it(self, asleep: _Asleep, new: list[sockets.Connection]) -> bool:
+        """Whether something is not ours: the observer's last question, from before the pause."""
+        ours = sockets.own(asleep.sql)
+        asleep.ignored |= {one.key for one in new if one.key in ours and one.port in asleep.sql}
+        return any(one.key not in asleep.ignored for one in new)
 
     def _read(self, now: float) -> None:
         store, found = self._core.store, dict[str, _Asleep]()
@@ -99,28 +142,50 @@ class Sleeper:
                 continue
             if known is None or known.at != at:
                 nodes = store.nodes.of(lab.name)
-                ports = frozenset(port for node in nodes for port in node.all_ports.values())
-                known = _Asleep(at, ports, now - max(0.0, time.time() - at))
+                sql = frozenset(node.sql_port for node in nodes)
+                known = _Asleep(at, ports_of(nodes), sql, now - max(0.0, time.time() - at))
             found[lab.name] = known
         self._asleep, self._read_at = found, now
+        for name in [name for name, one in self._woken.items() if one.passed]:
+            self._woken.pop(name, None)
 
-    def _begin(self, name: str, *, used: bool) -> None:
-        with self._lock:
-            if name in self._waking:
-                return
-            self._waking.add(name)
-        threading.Thread(
-            target=self._wake, args=(name, used), name=f"lab-wake-{name}", daemon=True
-        ).start()
+    def _begin(self, name: str) -> None:
+        if name in self._waking or not self._may(name):
+            return
+        self._waking.add(name)
+        thread = threading.Thread(target=self._wake, args=(name,), name=f"lab-wake-{name}")
+        thread.daemon = True
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._waking.discard(name)
+            self._failed(name, "a lab was not woken", error)
 
-    def _wake(self, name: str, used: bool) -> None:
+    def _wake(self, name: str) -> None:
         core = self._core
         try:
-            with isolated("sleeper", name), core.contexts.use() as ctx:
-                awake(ctx, name, timeout=_PATIENCE, used=used)
-                core.observing.observer.changed(name)
+            with core.contexts.use() as ctx:
+                if ctx.unanswered is not None:
+                    raise ctx.unanswered
+                woken = awake(ctx, name, timeout=_PATIENCE, used=False)
+            self._woken[name] = Deadline.after(_LEAST_AWAKE)
+            self._failing.pop(name, None)
+            core.observing.observer.changed(name)
+            if woken:
                 log.info("a lab was woken by a client", extra={"lab": name})
+        except (LabError, OSError) as error:
+            self._failed(name, "a lab was not woken", error)
         finally:
             self._read_at = float("-inf")
-            with self._lock:
-                self._waking.discard(name)
+            self._waking.discard(name)
+
+    def _may(self, what: str) -> bool:
+        """Whether ``what`` did not fail of late."""
+        failing = self._failing.get(what)
+        return failing is None or failing.wait.passed
+
+    def _failed(self, what: str, text: str, error: Exception) -> None:
+        before = self._failing.get(what)
+        seconds = min(2 * before.seconds, _AGAIN[1]) if before else _AGAIN[0]
+        self._failing[what] = _Failing(Deadline.after(seconds), seconds)
+        log.warning(text, extra={"lab": what, "error": str(error), "again": seconds})

@@ -49,9 +49,8 @@ def _give(core: Core, name: str, pool: str, job: JobRecord, request: CreateLab) 
         store.jobs.update(job.id, state="running", lab=name, started_at=began)
 
     ttl = request.ttl or core.settings.serve.default_ttl
-    fields = pools.given_to(
-        origin_of(job, request), request.owner, ttl, request.snapshots, job.created_at
-    )
+    origin = origin_of(job, request, core.store.tokens.find(job.token))
+    fields = pools.given_to(origin, request.owner, ttl, request.snapshots, job.created_at)
     try:
         with core.contexts.use() as ctx:
             pools.claim(ctx, name, pool, fields, also)

@@ -349,7 +349,7 @@ class Jobs:
             core.contexts.use(
                 hear,
                 halt=halt.soon,
-                origin=stored.origin_of(job, request),
+                origin=stored.origin_of(job, request, self._store.tokens.find(job.token)),
                 owner=owner,
                 templates=max_templates(core, job),
                 data=loading,

@@ -18,7 +18,7 @@ from lab.requests.labs import ClusterRequest, CreateLab, FillPool
 from lab.requests.request import Request
 from lab.spec import NodeSize
 from lab.state.records import LabRecord
-from lab.state.service import JobRecord
+from lab.state.service import JobRecord, TokenRecord
 
 TRACEPARENT_KEY = "traceparent"
 """The key of a job's facts that holds the traceparent of the HTTP request."""
@@ -110,12 +110,16 @@ def pool_of(job: JobRecord) -> str:
     return str(job.facts.get("pool", ""))
 
 
-def origin_of(job: JobRecord, request: Request) -> Origin:
-    """The origin that is recorded with the lab or template that ``job`` creates."""
+def origin_of(job: JobRecord, request: Request, token: TokenRecord | None) -> Origin:
+    """The origin that is recorded with the lab or template that ``job`` creates.
+
+    ``token``: the job's, None if it has none any more.
+    """
+    after = token.asleep_after if token else None
     if isinstance(request, CreateDataset) and request.shared:
         return Origin("", job.id)
     if not isinstance(request, CreateLab):
-        return Origin(job.project, job.id)
+        return Origin(job.project, job.id, asleep_after=after)
     return Origin(
         project=job.project,
         job=job.id,
@@ -123,5 +127,5 @@ def origin_of(job: JobRecord, request: Request) -> Origin:
         heartbeat=request.heartbeat,
         pool=request.pool if isinstance(request, FillPool) else "",
         idle=request.idle,
-        asleep_after=request.asleep_after,
+        asleep_after=after if request.asleep_after is None else request.asleep_after,
     )

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from lab.api.jobs import stored
 from lab.datasets.source import LabCapture
 from lab.datasets.source import parse as parse_source
-from lab.errors import Conflict, Interrupted, LabError, NotFound, NotReady
+from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotFound, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.release import branches
@@ -23,6 +23,7 @@ from lab.lifecycle.datasets import dataset as datasets
 from lab.lifecycle.host import gc
 from lab.lifecycle.images import image
 from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.sleep import reachable
 from lab.lifecycle.nodes import inspect
 from lab.lifecycle.nodes.recovery import resume_paused
 from lab.lifecycle.perform import perform
@@ -233,8 +234,13 @@ def restart(ctx: Context, task: Task[Power]) -> str:
 
 
 def sleep(ctx: Context, task: Task[Power]) -> str:
-    """Pause all nodes of a lab."""
+    """Pause all nodes of a lab whose clients can be seen; raises HostUnfit for others."""
     _same(ctx, task)
+    if not reachable(ctx.store.nodes.of(task.job.lab)):
+        raise HostUnfit(
+            f"the ports of the lab {task.job.lab} are not of the service's network: nothing would"
+            " wake it when a client connects"
+        )
     perform(ctx, SleepLab(lab=task.job.lab))
     return task.job.lab
 

@@ -164,8 +164,7 @@ def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     """``asked`` as a job's request, with its lease; raises InvalidSpec, LimitReached."""
     ttl = asked.ttl or asked.heartbeat or default_ttl(core, caller)
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
-    after = caller.token.asleep_after if asked.asleep_after is None else asked.asleep_after
-    given = replace(asked, ttl=ttl, owner=caller.token.name, asleep_after=after)
+    given = replace(asked, ttl=ttl, owner=caller.token.name)
     request = replace(given, nodes=given.spec.nodes)
     check_data(core.store, caller.project, request)
     planned(request.spec, added.families(core.settings.home.engines))

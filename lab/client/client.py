@@ -209,6 +209,8 @@ class Client:
             found = self._made(name, min(AT_ONCE, deadline.left))
             if found.state == "ready":
                 return found
+            if found.state == "asleep":
+                self.power("wake", name, timeout=deadline.left)
             if found.state in _FINAL:
                 raise NotReady(
                     f"lab {name} is {found.state} and will not become ready by itself",

@@ -23,6 +23,7 @@ from lab.requests.labs import (
     DropStandby,
     EnsureLab,
     FillPool,
+    LabRequest,
     MakeStandby,
     Promote,
     ResetLab,
@@ -53,21 +54,32 @@ if TYPE_CHECKING:
     from lab.views.upgrades import UpgradeView
 
 
-_NEED_NODES = (StartLab, StopLab, Promote, UpgradeLab, RollBack)
-"""Of which a lab that is asleep is woken first; ``snapshot.take`` does so itself."""
-
-
 def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> Any:
     """Perform a request, and return what its verb does; raises as that.
 
     ``timeout``: seconds that nodes may take to get ready; None: those of the settings.
     """
-    powers_off = isinstance(request, StopLab) and request.force
-    if isinstance(request, _NEED_NODES) and not powers_off:
-        from lab.lifecycle.nodes.asleep import awake
-
-        awake(ctx, request.lab)
+    if isinstance(request, LabRequest):
+        _wake_for(ctx, request)
     return VERBS[type(request)](ctx, request, timeout or ctx.settings.ready_timeout)
+
+
+def _wake_for(ctx: Context, request: LabRequest) -> None:
+    """Wake a lab that is asleep for a request that needs its nodes; what ends them waits for that.
+
+    A snapshot wakes it itself, also for others than this request.
+    """
+    from lab.lifecycle.nodes.asleep import awake, let_wake
+
+    match request:
+        case StartLab() | Promote() | UpgradeLab():
+            awake(ctx, request.lab)
+        case RollBack(node=node) if node:
+            awake(ctx, request.lab)
+        case StopLab(force=False):
+            awake(ctx, request.lab, clocks=False)
+        case StopLab() | DeleteLab() | RollBack() | ResetLab():
+            let_wake(ctx, request.lab)
 
 
 def _create(ctx: Context, asked: CreateLab, timeout: float) -> LabView:

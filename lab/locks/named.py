@@ -29,6 +29,7 @@ LockKind = Literal[
     "snapshot",
     "standby",
     "hosts",
+    "use",
     "state",
     "boot",
     "restore",

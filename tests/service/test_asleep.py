@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from lab.cli.backend.remote import RemoteSession
 from lab.client import Client
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.service import token as tokens
+from lab.locks.named import lock
 from lab.names import GuestName
+from lab.observe.ways import Rows
 from lab.requests.labs import SleepLab
 from lab.requests.snapshots import TakeSnapshot
 from lab.requests.tokens import CreateToken
@@ -80,6 +86,28 @@ class Listening:
         return [node.sql_port for node in nodes]
 
 
+@contextmanager
+def client_process(port: int) -> Iterator[Callable[[], None]]:
+    """A client in another process than the service's; what is yielded has it send a byte."""
+    code = "import socket, sys\ns = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+    code += "print(flush=True)\nfor _ in sys.stdin: s.send(b'x')"
+    argv = [sys.executable, "-c", code, str(port)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+        asked, said = client.stdin, client.stdout
+        assert asked is not None
+        assert said is not None
+
+        def send() -> None:
+            asked.write("\n")
+            asked.flush()
+
+        said.readline()
+        try:
+            yield send
+        finally:
+            client.kill()
+
+
 def until_awake(here: Site, name: str) -> None:
     awake = lambda: record(here, name).asleep_at is None or None  # noqa: E731
     assert until(awake, Deadline.after(10), most=0.02), "nobody woke it"
@@ -90,15 +118,20 @@ def until_awake(here: Site, name: str) -> None:
 # The test with services of its own comes first: a process has one at a time.
 def test_who_connected_while_the_service_was_away(tmp_path: Path) -> None:
     """Protects a client from waiting for ever: a service that starts sees who came before."""
-    with site(tmp_path) as before:
-        before.make("away")
-        assert before.ask("POST", "/v1/labs/away/sleep?wait=20").json()["state"] == "succeeded"
-    with ExitStack() as stack, site(tmp_path) as after:
-        (first, _) = Listening(after, stack).of("away")
-        time.sleep(1.2)
-        assert states(after, "away") == {"paused"}
-        stack.enter_context(socket.create_connection(("127.0.0.1", first)))
-        until_awake(after, "away")
+    with ExitStack() as stack:
+        with site(tmp_path) as before:
+            before.make("away")
+            first, second = Listening(before, stack).of("away")
+            stack.enter_context(client_process(second))
+            time.sleep(0.1)
+            assert before.ask("POST", "/v1/labs/away/sleep?wait=20").json()["state"] == "succeeded"
+        stack.enter_context(client_process(first))
+        with site(tmp_path) as after:
+            until_awake(after, "away")
+            assert after.ask("POST", "/v1/labs/away/sleep?wait=20").json()["state"] == "succeeded"
+        with site(tmp_path) as again:
+            time.sleep(1.5)
+            assert states(again, "away") == {"paused"}, "those connections are older"
 
 
 def test_a_lab_that_is_not_used_sleeps(here: Site, ports: Listening) -> None:
@@ -134,27 +167,28 @@ def test_who_connects_or_sends_wakes_it(here: Site, ports: Listening) -> None:
     """The connection that was open before is open after, and what came on it wakes the lab."""
     here.make("woken", asleep_after=60)
     first, second = ports.of("woken")
-    with socket.create_connection(("127.0.0.1", first)) as old:
+    with client_process(first) as send:
         time.sleep(0.05)
         unused(here, "woken", 61)
         assert states(here, "woken") == {"paused"}
         time.sleep(1.5)  # as long as the service takes to notice, and longer
         assert states(here, "woken") == {"paused"}, "an open connection is no use"
         began = time.monotonic()
-        with socket.create_connection(("127.0.0.1", second)):
+        with client_process(second):
             until_awake(here, "woken")
         assert time.monotonic() - began < 5
-        unused(here, "woken", 61)
-        assert states(here, "woken") == {"paused"}
+        assert here.ask("POST", "/v1/labs/woken/sleep?wait=20").json()["state"] == "succeeded"
         time.sleep(1.2)
-        old.send(b"x")
+        send()
         until_awake(here, "woken")
-        assert record(here, "woken").active_at == pytest.approx(time.time(), abs=10)
 
 
-def test_by_hand(here: Site) -> None:
+def test_by_hand(here: Site, ports: Listening) -> None:
     """A job each; a verb that needs the nodes wakes it, and says so by the lab's state."""
     here.make("hand")
+    refused = here.ask("POST", "/v1/labs/hand/sleep?wait=20").json()
+    assert "not of the service's network" in refused["detail"], refused
+    ports.of("hand")
     for action, state in (("sleep", "asleep"), ("sleep", "asleep"), ("wake", "ready")):
         done = here.ask("POST", f"/v1/labs/hand/{action}?wait=20").json()
         assert (done["kind"], done["state"]) == (action, "succeeded"), done
@@ -165,6 +199,11 @@ def test_by_hand(here: Site) -> None:
         client.run(TakeSnapshot(lab="hand", name="later"))
         assert shown(here, "hand") == "ready"
         assert client.run(SleepLab(lab="hand")).asleep_at is not None
+        assert client.wait("hand", timeout=20).state == "ready"
+        assert client.run(SleepLab(lab="hand")).asleep_at is not None
+        # Nothing answers at the port of a fake; and the service is this process.
+        remote = RemoteSession(client, lambda _: None, lambda *_, **__: Rows((), (), 0))
+        remote.query("hand", None, "SELECT 1", 2.0)
     here.ask("DELETE", "/v1/labs/hand?wait=20")
 
 
@@ -175,16 +214,19 @@ def test_what_says_when(here: Site) -> None:
     here.make("own", asleep_after=0, token=mine)
     here.make("tokens", token=mine)
     here.make("service", token=here.token("plain"))
+    branch = here.ask("POST", "/v1/labs/own/branches?wait=60", {"name": "tried"}, token=mine)
+    assert branch.status_code == 201, branch.text
     after = here.service.sleeper.after
     here.change(asleep_after=300.0)
     try:
-        assert [after(record(here, name)) for name in ("own", "tokens", "service")] == [0, 120, 300]
+        found = [after(record(here, name)) for name in ("own", "tokens", "service", "tried")]
+        assert found == [0, 120, 300, 120]
         changed = here.ask("PATCH", "/v1/labs/own", {"asleep_after": 90})
         assert (changed.status_code, after(record(here, "own"))) == (200, 90)
         assert here.ask("PATCH", "/v1/labs/own", {"asleep_after": -1}).status_code == 422
     finally:
         here.change(asleep_after=0.0)
-    for name in ("own", "tokens", "service"):
+    for name in ("tried", "own", "tokens", "service"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
 
 
@@ -218,11 +260,12 @@ def test_leases_end_while_labs_sleep(here: Site, ports: Listening) -> None:
     here.until_gone("ends")
 
 
-def test_what_it_counts(here: Site) -> None:
+def test_what_it_counts(here: Site, ports: Listening) -> None:
     """A lab that is asleep takes memory and no processors, of the host's and of a quota."""
     core = here.service.core
     token = here.token("few", project="few", cpus=2)
     here.make("first", token=token)
+    ports.of("first")
     before = core.admission.used()
     body = {"blueprint": "galera", "nodes": 2, "memory": 384 << 20, "name": "second"}
     assert here.ask("POST", "/v1/labs", body, token=token).status_code == 429
@@ -233,3 +276,65 @@ def test_what_it_counts(here: Site) -> None:
     assert here.ask("POST", "/v1/labs/first/wake?wait=20").json()["state"] == "succeeded"
     for name in ("first", "second"):
         here.ask("DELETE", f"/v1/labs/{name}?wait=20")
+
+
+def test_what_comes_while_it_is_put_to_sleep_wakes_it(here: Site, ports: Listening) -> None:
+    """Protects a client from waiting for ever: its statement came after the counters were read."""
+    here.make("late", asleep_after=60)
+    first, _ = ports.of("late")
+    here.service.idle.check()
+    since = time.time()
+    with client_process(first) as send:
+        send()
+        time.sleep(0.3)
+        assert here.service.sleeper.sleep(record(here, "late"), since)
+        until_awake(here, "late")
+        assert not here.service.sleeper.sleep(record(here, "late"), time.time()), "too soon"
+
+
+def test_a_lab_that_was_changed_meanwhile_does_not_sleep(here: Site, ports: Listening) -> None:
+    here.make("changed", asleep_after=60)
+    ports.of("changed")
+    looked = record(here, "changed")
+    assert here.ask("PATCH", "/v1/labs/changed", {"asleep_after": 0}).status_code == 200
+    assert not here.service.sleeper.sleep(looked, time.time())
+    assert states(here, "changed") == {"running"}
+
+
+def test_connections_of_the_service_do_not_wake_it(here: Site, ports: Listening) -> None:
+    """Protects sleep from the observer: its last question may have come just before the pause."""
+    here.make("ours", asleep_after=60)
+    first, _ = ports.of("ours")
+    with socket.create_connection(("127.0.0.1", first)) as ours:  # the service is this process
+        assert here.ask("POST", "/v1/labs/ours/sleep?wait=20").json()["state"] == "succeeded"
+        ours.send(b"x")
+        time.sleep(1.5)
+        assert states(here, "ours") == {"paused"}
+        with client_process(first):
+            until_awake(here, "ours")
+
+
+def test_one_that_cannot_be_woken_is_tried_more_and_more_seldom(
+    here: Site, ports: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Protects the host from a loop; and the lab, which is woken once that is possible."""
+    here.make("stuck", asleep_after=60)
+    first, _ = ports.of("stuck")
+    assert here.ask("POST", "/v1/labs/stuck/sleep?wait=20").json()["state"] == "succeeded"
+    with here.service.core.contexts.use() as ctx, caplog.at_level("WARNING", "lab"):
+        guest = GuestName(ctx.store.nodes.of("stuck")[0].guest)
+        with lock(ctx.home, "lab", "stuck"), client_process(first):
+            time.sleep(3)
+            assert states(here, "stuck") == {"paused"}
+            threads = [one.name for one in threading.enumerate() if one.name == "lab-wake-stuck"]
+            assert len(threads) == 1
+        until_awake(here, "stuck")
+        assert ctx.hypervisor.guests()[guest].state == "running"
+
+
+def test_what_a_killed_command_left_is_mended(here: Site, ports: Listening) -> None:
+    here.make("half", asleep_after=60)
+    ports.of("half")
+    here.service.core.store.labs.update("half", asleep_at=time.time())
+    here.service.idle.check()
+    assert record(here, "half").asleep_at is None

@@ -247,7 +247,7 @@ def test_a_request_says_all_of_a_lab() -> None:
     assert found.spec == LabSpec(**{**vars(spec), "name": "pxc-1"})
     job = job_of("fill", plain(found))
     assert pool_of(job) == "small"
-    assert origin_of(job, found) == Origin("web", "j1", pool="small")
+    assert origin_of(job, found, None) == Origin("web", "j1", pool="small")
     assert CreateLab(blueprint="pxc", accept_pooled_name=True).spec.accept_pooled_name
     row = job_of("create", {"blueprint": "pxc", "any_name": True})
     assert read_facts(row, CreateLab).spec.accept_pooled_name

@@ -262,7 +262,8 @@ class RemoteSession:
                 f"{chosen.name} of {name} has no service sql",
                 hint=f"`lab status {name}` shows which have",
             )
-        require_state(name, chosen.name, chosen.state, chosen.why)
+        if lab.state != "asleep":  # the connection wakes it
+            require_state(name, chosen.name, chosen.state, chosen.why)
         release = Release(lab.engine, lab.engine_version)
         ca = str(self.ca()) if dialect_of(release).tls else ""
         account = Account(lab.user, lab.password, chosen.host, ca, plugin=plugin_of(release))

@@ -216,8 +216,11 @@ class LibvirtHypervisor:
             try:
                 _monitor_line(domain, "quit")
             except libvirt.libvirtError:  # it is ending, or its monitor does not answer
-                with translated(f"ending {guest}"):
-                    domain.destroy()
+                try:
+                    self.stop(guest, force=True)
+                except HostUnfit:
+                    if guest in self.guests():
+                        raise
 
     def save_memory(self, guest: GuestName, ram: Path, state: Path) -> MemoryImage:
         """See Memory."""

@@ -16,6 +16,7 @@ from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.inspect import known_guests, node_of, record_of
 from lab.lifecycle.nodes.running import require_running, require_state
 from lab.lifecycle.nodes.ssh import SshLogin, known_as, ssh_command
+from lab.locks.named import lock
 from lab.names import GuestName, Owner
 from lab.run import LONGEST_LINE
 from lab.run import lines as lines_of
@@ -48,17 +49,20 @@ def execute(
             f"the guest agent takes {MOST_IN >> 10} KiB of stdin, not {len(stdin)} bytes",
             hint=_BY_SSH,
         )
-    channel = ctx.hypervisor.channel(_running(ctx, name, node))
-    if not channel.ping(min(timeout, _AGENT_SECONDS)):
-        raise NotReady(
-            f"the guest agent of {node} of {name} does not answer",
-            hint=f"`lab logs {name} --node {node} --source console` shows what the guest does",
-        )
-    try:
-        return channel.run(argv, stdin=stdin, timeout=timeout, most=MOST_OUT)
-    except TooLong as error:
-        error.hint = _BY_SSH
-        raise
+    guest = _running(ctx, name, node)
+    # So that nobody puts the lab to sleep meanwhile, which neither servers nor ports would show.
+    with lock(ctx.home, "use", name, shared=True, deadline=Deadline.after(timeout)):
+        channel = ctx.hypervisor.channel(guest)
+        if not channel.ping(min(timeout, _AGENT_SECONDS)):
+            raise NotReady(
+                f"the guest agent of {node} of {name} does not answer",
+                hint=f"`lab logs {name} --node {node} --source console` shows what the guest does",
+            )
+        try:
+            return channel.run(argv, stdin=stdin, timeout=timeout, most=MOST_OUT)
+        except TooLong as error:
+            error.hint = _BY_SSH
+            raise
 
 
 def ssh_argv(ctx: Context, name: str, node: str) -> list[str]:
@@ -93,6 +97,7 @@ def _ssh_place(ctx: Context, name: str, node: str) -> tuple[str, int]:
 
 def console_argv(ctx: Context, name: str, node: str) -> list[str]:
     """The command that connects a terminal to a node's console."""
+    awake(ctx, name)
     guest = node_of(ctx, name, node).guest
     if guest not in known_guests(ctx):
         require_state(name, node, "stopped")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
+from lab.errors import LabError
 from lab.hypervisor import Live, live_of, memory_of
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core import interrupted
@@ -143,7 +144,7 @@ def _change_places(
     with ThreadPoolExecutor(2) as pool:
         rest = [
             pool.submit(_take_disks, ctx, record, now),
-            pool.submit(each, live.quit, former) if leave else pool.submit(end, ctx, name, former),
+            pool.submit(_let_end, live, former) if leave else pool.submit(end, ctx, name, former),
         ]
         # In this order: no client sees the time at which the standby was paused.
         set_clocks(ctx, now)
@@ -156,6 +157,12 @@ def _change_places(
         for one in rest:
             one.result()
     return now
+
+
+def _let_end(live: Live, former: Sequence[GuestName]) -> None:
+    """Let guests end by themselves. Who forgets them ends those that did not."""
+    with suppress(LabError):
+        each(live.quit, former)
 
 
 def _leave(live: Live, old: Node, former: Sequence[GuestName]) -> None:

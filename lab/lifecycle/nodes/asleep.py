@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+from lab.errors import Busy
+from lab.hypervisor import memory_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.inspect import nodes_of
-from lab.lifecycle.nodes.recovery import resume_paused
+from lab.lifecycle.nodes.personalise import set_clocks
 from lab.locks.named import lock
+from lab.names import GuestName
+from lab.state.records import LabRecord
 from lab.wait import Deadline
 
 PATIENCE = 30.0
 """Seconds for which a verb that needs a lab waits for another command that works on it."""
 
 
-def awake(ctx: Context, name: str, *, timeout: float = PATIENCE, used: bool = True) -> bool:
+def awake(
+    ctx: Context,
+    name: str,
+    *,
+    timeout: float = PATIENCE,
+    used: bool = True,
+    clocks: bool = True,
+) -> bool:
     """Wake a lab if it is asleep, before a verb that needs its nodes; whether it was.
 
-    ``used``: that counts as a use of it. Fine if there is no such lab, or no hypervisor answers:
-    the verb says so. Raises Busy after ``timeout`` seconds, for which another command worked on it,
-    and as the hypervisor and ``set_clocks`` do.
+    ``used``: that counts as a use of it; ``clocks``: set those of its nodes. Fine if there is no
+    such lab, or no hypervisor answers: the verb says so. Raises Busy after ``timeout`` seconds, for
+    which another command worked on it, and as the hypervisor and ``set_clocks`` do.
     """
     record = ctx.store.labs.find(name)
     if record is None or record.asleep_at is None or ctx.unanswered is not None:
@@ -28,9 +40,33 @@ def awake(ctx: Context, name: str, *, timeout: float = PATIENCE, used: bool = Tr
         record = ctx.store.labs.find(name)
         if record is None or record.asleep_at is None:
             return False  # another command was faster
+        guests = ctx.hypervisor.guests()
+        nodes = [node for node in nodes_of(ctx, name) if node.guest in guests]
         with ctx.progress.step("wake", f"waking {name}"):
-            resume_paused(ctx, nodes_of(ctx, name))
-        # In this order: one that is killed before sets the clocks again.
+            memory_of(ctx.hypervisor).resume(
+                [node.guest for node in nodes if guests[node.guest].state == "paused"]
+            )
+            # Of all: who was killed, or failed, before may have resumed them.
+            if clocks:
+                set_clocks(ctx, nodes)
         active = {"active_at": time.time()} if used else {}
         ctx.store.labs.update(name, asleep_at=None, **active)
     return True
+
+
+def let_wake(ctx: Context, name: str) -> None:
+    """Wait for who is waking a lab, such as a client's connection, before a verb that ends it."""
+    record = ctx.store.labs.find(name)
+    if record is not None and record.asleep_at is not None:
+        patience = Deadline.after(PATIENCE)
+        with suppress(Busy), lock(ctx.home, "lab", name, deadline=patience):
+            pass
+
+
+def is_asleep(ctx: Context, record: LabRecord) -> bool:
+    """Whether a lab is asleep, and none of its guests runs, as after a command that was killed."""
+    if record.asleep_at is None:
+        return False
+    guests = ctx.hypervisor.guests()
+    found = [guests.get(GuestName(node.guest)) for node in ctx.store.nodes.of(record.name)]
+    return all(guest is None or guest.state != "running" for guest in found)

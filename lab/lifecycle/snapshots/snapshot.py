@@ -22,7 +22,7 @@ from lab.lifecycle.captures.manifests import Damaged
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
-from lab.lifecycle.nodes.asleep import awake
+from lab.lifecycle.nodes.asleep import awake, is_asleep
 from lab.lifecycle.nodes.inspect import check_usable, images_of, nodes_of, record_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.recovery import resume_paused
@@ -266,8 +266,7 @@ def is_due(ctx: Context, record: LabRecord) -> bool:
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:
     """The kinds of which a snapshot is to be taken; a lab that does not run does not change."""
-    asleep = record.asleep_at is not None
-    if record.state != "ready" or asleep or interrupted.exists(ctx, record.name):
+    if record.state != "ready" or is_asleep(ctx, record) or interrupted.exists(ctx, record.name):
         return []
     return schedule.due(schedule.parse(record.snapshots), taken(ctx, record.name), time.time())
 

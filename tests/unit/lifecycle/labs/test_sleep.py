@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.errors import Conflict
+from lab.errors import Conflict, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs.branch import branch
@@ -20,6 +20,7 @@ from lab.lifecycle.labs.wait import wait
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.perform import perform
 from lab.lifecycle.snapshots import snapshot
+from lab.locks.named import lock
 from lab.requests.labs import (
     BranchLab,
     ChangeLab,
@@ -73,7 +74,7 @@ def test_who_only_looks_does_not_wake_it(world: World) -> None:
         assert status(ctx, "shop").lab.state == "asleep"
         assert snapshot.snapshots(ctx, "shop")
         perform(ctx, ChangeLab(lab="shop", ttl=600.0))
-        ctx.store.labs.update("shop", snapshots="hourly=2")
+        ctx.store.labs.update("shop", snapshots="hourly:2")
         gc(ctx)
         perform(ctx, MakeStandby(lab="shop", to=label))
         perform(ctx, DropStandby(lab="shop"))
@@ -152,6 +153,7 @@ def test_one_that_cannot_be_paused_runs(world: World) -> None:
         with pytest.raises(Conflict, match="no"):
             sleep(ctx, "shop")
         assert (lab(ctx, "shop").state, states(ctx)) == ("ready", {"running"})
+        assert ctx.store.labs.get("shop").asleep_at is None
 
 
 def test_a_lab_whose_disk_is_full_does_not_sleep(world: World) -> None:
@@ -193,10 +195,67 @@ def test_a_verb_that_is_killed_at_each_step(
 
 
 def test_clocks_are_set(world: World) -> None:
+    """Also of nodes that a wake resumed which was killed, or whose agent did not answer."""
     with world.open() as ctx:
         made(ctx)
         sleep(ctx, "shop")
+    with world.open(at("hypervisor.personalise", raising(NotReady("no")))) as ctx:
+        with pytest.raises(NotReady):
+            wake(ctx, "shop")
+        assert states(ctx) == {"running"}
+        assert ctx.store.labs.get("shop").asleep_at is not None
     called: list[str] = []
     with world.open(called.append) as ctx:
         wake(ctx, "shop")
-    assert called.index("hypervisor.resume") < called.index("hypervisor.personalise")
+        assert ctx.store.labs.get("shop").asleep_at is None
+    assert called.count("hypervisor.personalise") == 2
+
+
+def test_a_stop_does_not_need_the_agents(world: World) -> None:
+    """Protects the way out: a stop and a rollback work where clocks cannot be set."""
+    for verb in (StopLab(lab="shop"), RollBack(lab="shop", to="base")):
+        with world.open() as ctx:
+            if ctx.store.labs.find("shop") is None:
+                made(ctx)
+                snapshot.take(ctx, TakeSnapshot(lab="shop", name="base"))
+            perform(ctx, StartLab(lab="shop"), timeout=20.0)
+            sleep(ctx, "shop")
+        once = at("hypervisor.personalise", raising(NotReady("no")))
+        with world.open(once if isinstance(verb, StopLab) else lambda _: None) as ctx:
+            perform(ctx, verb, timeout=20.0)
+            assert ctx.store.labs.get("shop").asleep_at is None
+
+
+def test_a_program_of_the_agent_keeps_it_awake(world: World) -> None:
+    """Protects programs that neither servers nor ports show."""
+    with world.open() as ctx:
+        made(ctx)
+        with lock(ctx.home, "use", "shop", shared=True):
+            with pytest.raises(Conflict):
+                sleep(ctx, "shop")
+            execute(ctx, "shop", "n1", ["journalctl"], timeout=5.0)
+        assert sleep(ctx, "shop").state == "asleep"
+
+
+def test_only_as_it_was_expected(world: World) -> None:
+    """Protects from a decision on what is not true any more."""
+    with world.open() as ctx:
+        made(ctx)
+        record = ctx.store.labs.get("shop")
+        ctx.store.labs.update("shop", active_at=time.time())
+        with pytest.raises(Conflict, match="used or changed"):
+            sleep(ctx, "shop", expected=record)
+        ctx.store.labs.update("shop", pool="small")
+        with pytest.raises(Conflict, match="warm pool"):
+            sleep(ctx, "shop")
+
+
+def test_one_that_was_killed_before_the_pause_gets_snapshots(world: World) -> None:
+    """Protects schedules: what runs is not asleep, whatever is recorded."""
+    with world.open() as ctx:
+        made(ctx)
+        ctx.store.labs.update("shop", snapshots="hourly:2", asleep_at=time.time())
+        assert snapshot.is_due(ctx, ctx.store.labs.get("shop"))
+        wake(ctx, "shop")
+        sleep(ctx, "shop")
+        assert not snapshot.is_due(ctx, ctx.store.labs.get("shop"))
