@@ -117,7 +117,7 @@ def until_awake(here: Site, name: str) -> None:
 
 # The test with services of its own comes first: a process has one at a time.
 def test_who_connected_while_the_service_was_away(tmp_path: Path) -> None:
-    """Protects a client from waiting for ever: a service that starts sees who came before."""
+    """Protects a client from waiting without end: a service that starts sees who came before."""
     with ExitStack() as stack:
         with site(tmp_path) as before:
             before.make("away")
@@ -279,7 +279,7 @@ def test_what_it_counts(here: Site, ports: Listening) -> None:
 
 
 def test_what_comes_while_it_is_put_to_sleep_wakes_it(here: Site, ports: Listening) -> None:
-    """Protects a client from waiting for ever: its statement came after the counters were read."""
+    """Protects a client from waiting without end: its statement came after the counters were read."""
     here.make("late", asleep_after=60)
     first, _ = ports.of("late")
     here.service.idle.check()
