@@ -25,6 +25,7 @@ from lab.requests.snapshots import TakeSnapshot
 from lab.requests.tokens import CreateToken
 from lab.state.records import LabRecord
 from lab.wait import Deadline, until
+from tests.support.page_visit import visit
 from tests.support.serve_world import Site, site
 
 
@@ -279,7 +280,7 @@ def test_what_it_counts(here: Site, ports: Listening) -> None:
 
 
 def test_what_comes_while_it_is_put_to_sleep_wakes_it(here: Site, ports: Listening) -> None:
-    """Protects a client from waiting without end: its statement came after the counters were read."""
+    """Protects a client from waiting in vain: it sent after the counters were read."""
     here.make("late", asleep_after=60)
     first, _ = ports.of("late")
     here.service.idle.check()
@@ -338,3 +339,22 @@ def test_what_a_killed_command_left_is_mended(here: Site, ports: Listening) -> N
     here.service.core.store.labs.update("half", asleep_at=time.time())
     here.service.idle.check()
     assert record(here, "half").asleep_at is None
+
+
+def test_the_page(here: Site, ports: Listening) -> None:
+    """Protects what buttons there are: a lab that is ready sleeps, one that is asleep wakes."""
+    here.make("paged", asleep_after=90)
+    ports.of("paged")
+    with visit(here) as client:
+        page = client.get("/labs/paged").text
+        assert 'id="all-sleep"' in page
+        assert 'id="all-wake"' not in page
+        assert "Sleeps when unused for" in page
+        assert client.post("/labs/paged/power/sleep").headers["location"] == "/labs/paged"
+        assert until(lambda: shown(here, "paged") == "asleep" or None, Deadline.after(20))
+        page = client.get("/labs/paged").text
+        assert 'id="all-wake"' in page
+        assert "Asleep since" in page
+        assert client.post("/labs/paged/nodes/n1/power/sleep").status_code == 404
+        client.post("/labs/paged/power/wake")
+        until_awake(here, "paged")
