@@ -66,6 +66,7 @@ class LabFields(LabValues, total=False):
     keep_failed: bool
     heartbeat: float | None
     idle: float | None
+    asleep_after: float | None
     accept_pooled_name: bool
 
 
@@ -142,7 +143,7 @@ class Client:
         """Create a lab and return it when it is ready.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec. Further
-        ``values`` are the fields of ``CreateLab``: ``heartbeat`` and ``idle``, in seconds,
+        ``values`` are the fields of ``CreateLab``: ``heartbeat``, ``idle`` and ``asleep_after``, in seconds,
         ``cold``, ``protected``, ``keep_failed``. ``timeout``: seconds for all of it, including a
         template; None: no limit. ``listener`` is called with its steps. If this raises, the job is
         cancelled and undone; with ``keep_failed`` a failed lab stays as it is until its lease ends.
