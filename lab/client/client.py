@@ -143,10 +143,11 @@ class Client:
         """Create a lab and return it when it is ready.
 
         ``wanted``: a blueprint, then with ``values`` as in lab.toml; or a whole LabSpec. Further
-        ``values`` are the fields of ``CreateLab``: ``heartbeat``, ``idle`` and ``asleep_after``, in seconds,
-        ``cold``, ``protected``, ``keep_failed``. ``timeout``: seconds for all of it, including a
-        template; None: no limit. ``listener`` is called with its steps. If this raises, the job is
-        cancelled and undone; with ``keep_failed`` a failed lab stays as it is until its lease ends.
+        ``values`` are the fields of ``CreateLab``: ``heartbeat``, ``idle`` and ``asleep_after``, in
+        seconds, ``cold``, ``protected``, ``keep_failed``. ``timeout``: seconds for all of it,
+        including a template; None: no limit. ``listener`` is called with its steps. If this raises,
+        the job is cancelled and undone; with ``keep_failed`` a failed lab stays as it is until its
+        lease ends.
 
         Raises what ``lab up`` does, also Forbidden and LimitReached; NotReady after ``timeout``.
         """
