@@ -278,9 +278,10 @@ class Live(Protocol):
         """
 
     def quit(self, guest: GuestName) -> None:
-        """Let a guest end, as ``stop`` with ``force``; returns before it has ended.
+        """Have a guest end, as by ``stop`` with ``force``; returns at once.
 
-        Its connections end first. Fine if it has ended. Raises HostUnfit.
+        Its connections end first. Fine if it has ended. Who must be sure calls ``stop`` later: it
+        may not end if this process ends at once. Raises HostUnfit.
         """
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from lab import host
 from lab.errors import Busy, Conflict, Interrupted, LabError, RestoreFailed
+from lab.hypervisor import Guest
 from lab.lifecycle.captures import manifests, system, template
 from lab.lifecycle.captures.capture import Capture, parent_of, unformed
 from lab.lifecycle.captures.clone import unrestored, wake
@@ -39,7 +40,7 @@ from lab.lifecycle.nodes.standby import clear, end_strays
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.lifecycle.snapshots.snapshot import find, load, volumes_of
 from lab.locks.named import lock
-from lab.names import Owner
+from lab.names import GuestName, Owner
 from lab.requests.labs import ResetLab, RollBack
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord
@@ -63,6 +64,7 @@ def rollback(ctx: Context, asked: RollBack, *, timeout: float, leave: bool = Fal
     ``leave``: where a standby took over, the former guests end by themselves, and the next one,
     or ``lab gc``, forgets them.
     """
+    guests: Mapping[GuestName, Guest] | None = None
     with lock(ctx.home, "lab", asked.lab, wait=False):
         record = record_of(ctx, asked.lab)
         check_usable(record)
@@ -71,14 +73,13 @@ def rollback(ctx: Context, asked: RollBack, *, timeout: float, leave: bool = Fal
             clear(ctx, asked.lab)  # the lab's ports may lead to half a standby
         if asked.node and len(nodes_of(ctx, asked.lab)) > 1:
             _one_to(ctx, record, capture, node_of(ctx, asked.lab, asked.node), timeout)
-        elif (
-            asked.cold
-            or asked.keep_sessions
-            or not _by_standby(ctx, record, capture, timeout, leave=leave)
-        ):
-            end_strays(ctx, asked.lab)  # which the last reset left
-            _all_back(ctx, capture, timeout, asked)
-    return lab(ctx, asked.lab, proved=True)
+        else:
+            if not (asked.cold or asked.keep_sessions):
+                guests = _by_standby(ctx, record, capture, timeout, leave=leave)
+            if guests is None:
+                end_strays(ctx, asked.lab)  # which the last reset left
+                _all_back(ctx, capture, timeout, asked)
+    return lab(ctx, asked.lab, proved=True, guests=guests)
 
 
 def reset(ctx: Context, asked: ResetLab, *, timeout: float) -> LabView:
@@ -99,23 +100,23 @@ def last_label(record: LabRecord) -> str:
 
 def _by_standby(
     ctx: Context, record: LabRecord, capture: Capture, timeout: float, *, leave: bool
-) -> bool:
-    """Whether a standby for ``capture`` took the place of the nodes of a lab.
+) -> Mapping[GuestName, Guest] | None:
+    """The guests once a standby for ``capture`` took the place of the nodes of a lab; or None.
 
     ``leave``: as of ``take_over``. Where that fails, the rollback is to be done without it.
     """
     if interrupted.exists(ctx, record.name):
-        return False
+        return None
     try:
         return take_over(ctx, record, capture, nodes_of(ctx, record.name), timeout, leave=leave)
     except Interrupted:
         raise
     except Busy:
-        return False
+        return None
     except LabError as error:
         ctx.progress.note("standby", f"the standby of {record.name} did not take over: {error}")
         clear(ctx, record.name)  # the lab's ports may lead to it
-        return False
+        return None
 
 
 def _one_to(ctx: Context, record: LabRecord, capture: Capture, node: Node, timeout: float) -> None:

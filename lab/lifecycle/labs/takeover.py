@@ -7,13 +7,14 @@ from the disks' snapshots, without the standby.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from lab.errors import LabError
-from lab.hypervisor import Live, live_of, memory_of
+from lab.hypervisor import Guest, Live, live_of, memory_of
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
@@ -43,38 +44,40 @@ def take_over(
     timeout: float,
     *,
     leave: bool = False,
-) -> bool:
-    """Put a standby for ``capture`` in the place of ``nodes``; False if there is none.
+) -> Mapping[GuestName, Guest] | None:
+    """Put a standby for ``capture`` in the place of ``nodes``; None if there is none.
 
-    The lab's lock is held. One that is being made for it is waited for. ``timeout``: seconds that
-    this may take, and then the nodes to get ready. The former guests have ended when this returns;
-    if ``leave``, they end by themselves, and ``standby.clear`` forgets them. Raises Busy if that
-    time is over, NotReady, and as the hypervisor and the storage do: the lab is stopped then, and
-    its rollback interrupted.
+    Returns the guests that there are then, without a further question: libvirt answers none for a
+    fifth of a second after guests have ended. The lab's lock is held. A standby that is being made
+    for it is waited for. ``timeout``: seconds that this may take, and then the nodes to get ready.
+    The former guests have ended when this returns; if ``leave``, they end by themselves, and
+    ``standby.clear`` forgets them. Raises Busy if that time is over, NotReady, and as the
+    hypervisor and the storage do: the lab is stopped then, and its rollback interrupted.
     """
     name, fit = record.name, fits(record, nodes)
     there = ctx.store.standbys.find(name)
     if there is None and not held(ctx.home, "standby", name):
-        return False
+        return None
     if there is not None and there.label != capture.label:
-        return False
+        return None
 
     with working_on(ctx, name, timeout):
         found = ctx.store.standbys.find(name)
         if found is None or not usable(found, capture.label, fit):
             if found is not None and found.label == capture.label:
                 remove(ctx, name)  # of a killed command, or too old
-            return False
+            return None
         guests = ctx.hypervisor.guests()
         standby = standby_nodes(found, nodes)
         if any(
             node.guest not in guests or guests[node.guest].state != "paused" for node in standby
         ):
             remove(ctx, name)
-            return False
+            return None
         former = [node.guest for node in nodes if node.guest in guests]
         _take_over(ctx, record, found, nodes, former, timeout, leave=leave)
-    return True
+    now = {node.guest: replace(guests[node.guest], state="running") for node in standby}
+    return {name: one for name, one in guests.items() if name not in former} | now
 
 
 def _take_over(

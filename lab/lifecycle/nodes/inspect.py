@@ -74,13 +74,21 @@ def lost(ctx: Context) -> dict[str, LabView]:
     return {name: unrecorded(name, guests) for name in sorted(owners - names)}
 
 
-def lab(ctx: Context, name: str, *, steps: Sequence[Step] = (), proved: bool = False) -> LabView:
+def lab(
+    ctx: Context,
+    name: str,
+    *,
+    steps: Sequence[Step] = (),
+    proved: bool = False,
+    guests: Mapping[GuestName, Guest] | None = None,
+) -> LabView:
     """One lab; ``steps``: what was done to make it just now. Raises NotFound.
 
     ``proved``: all nodes that run were found ready just now, so they are not asked again, except
-    for the roles that they elect and whom they follow.
+    for the roles that they elect and whom they follow. ``guests``: those that there are, if that is
+    known.
     """
-    guests = known_guests(ctx)
+    guests = known_guests(ctx) if guests is None else guests
     unknown = ctx.store.labs.find(name) is None and name in tagged(ctx, guests)
     if unknown and ctx.store.labs.find(name) is None:  # nor since then
         return unrecorded(name, guests)
