@@ -63,7 +63,7 @@ def test_a_source_and_its_replicas(image: Site, engine: str) -> None:
         image.lab("stop", name, "--node", "n1")
         shown = image.lab("status", name, "-o", "json", code=None).json["lab"]
         states = {node["name"]: node["state"] for node in shown["nodes"]}
-        assert states == {"n1": "stopped", "n2": "not-synced", "n3": "not-synced"}
+        assert states == {"n1": "stopped", "n2": "degraded", "n3": "degraded"}
         image.lab("start", name, "--node", "n1", "--timeout", "200")
         query(view["dsn"], "INSERT INTO shop.orders VALUES (2)")
         _replicated(image, name, 2)
