@@ -126,7 +126,7 @@ class Sleeper:
                 and one.key not in asleep.ignored
             ]
             if new and self._is_for_it(asleep, new):
-                self._begin(name)
+                self._begin(name, asleep.at)
 
     def _is_for_it(self, asleep: _Asleep, new: list[sockets.Connection]) -> bool:
         """Whether something is not ours: the observer's last question, from before the pause."""
@@ -149,11 +149,11 @@ class Sleeper:
         for name in [name for name, one in self._woken.items() if one.passed]:
             self._woken.pop(name, None)
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, at: float) -> None:
         if name in self._waking or not self._may(name):
             return
         self._waking.add(name)
-        thread = threading.Thread(target=self._wake, args=(name,), name=f"lab-wake-{name}")
+        thread = threading.Thread(target=self._wake, args=(name, at), name=f"lab-wake-{name}")
         thread.daemon = True
         try:
             thread.start()
@@ -161,13 +161,14 @@ class Sleeper:
             self._waking.discard(name)
             self._failed(name, "a lab was not woken", error)
 
-    def _wake(self, name: str) -> None:
+    def _wake(self, name: str, at: float) -> None:
+        """Wake a lab, unless it was woken meanwhile, also if it was put to sleep again since."""
         core = self._core
         try:
             with core.contexts.use() as ctx:
                 if ctx.unanswered is not None:
                     raise ctx.unanswered
-                woken = awake(ctx, name, timeout=_PATIENCE, used=False)
+                woken = awake(ctx, name, timeout=_PATIENCE, used=False, only=at)
             self._woken[name] = Deadline.after(_LEAST_AWAKE)
             self._failing.pop(name, None)
             core.observing.observer.changed(name)

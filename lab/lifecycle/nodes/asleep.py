@@ -26,19 +26,22 @@ def awake(
     timeout: float = PATIENCE,
     used: bool = True,
     clocks: bool = True,
+    only: float | None = None,
 ) -> bool:
     """Wake a lab if it is asleep, before a verb that needs its nodes; whether it was.
 
-    ``used``: that counts as a use of it; ``clocks``: set those of its nodes. Fine if there is no
-    such lab, or no hypervisor answers: the verb says so. Raises Busy after ``timeout`` seconds, for
-    which another command worked on it, and as the hypervisor and ``set_clocks`` do.
+    ``used``: that counts as a use of it; ``clocks``: set those of its nodes; ``only``: if it was
+    put to sleep then, as recorded, and not again since. Fine if there is no such lab, or no
+    hypervisor answers: the verb says so. Raises Busy after ``timeout`` seconds, for which another
+    command worked on it, and as the hypervisor and ``set_clocks`` do.
     """
     record = ctx.store.labs.find(name)
     if record is None or record.asleep_at is None or ctx.unanswered is not None:
         return False
     with lock(ctx.home, "lab", name, deadline=Deadline.after(timeout)):
         record = ctx.store.labs.find(name)
-        if record is None or record.asleep_at is None:
+        at = None if record is None else record.asleep_at
+        if at is None or at != (at if only is None else only):
             return False  # another command was faster
         guests = ctx.hypervisor.guests()
         nodes = [node for node in nodes_of(ctx, name) if node.guest in guests]

@@ -17,6 +17,7 @@ from lab.lifecycle.labs.node_access import execute, ssh_argv
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.sleep import sleep, wake
 from lab.lifecycle.labs.wait import wait
+from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.perform import perform
 from lab.lifecycle.snapshots import snapshot
@@ -235,6 +236,19 @@ def test_a_program_of_the_agent_keeps_it_awake(world: World) -> None:
                 sleep(ctx, "shop")
             execute(ctx, "shop", "n1", ["journalctl"], timeout=5.0)
         assert sleep(ctx, "shop").state == "asleep"
+
+
+def test_who_wakes_an_earlier_sleep_does_not_end_this_one(world: World) -> None:
+    """Protects a lab that is put to sleep again, just when it was woken, from the one who did."""
+    with world.open() as ctx:
+        made(ctx)
+        first = sleep(ctx, "shop").asleep_at
+        wake(ctx, "shop")
+        second = sleep(ctx, "shop").asleep_at
+        assert first != second
+        assert not awake(ctx, "shop", only=first)
+        assert lab(ctx, "shop").state == "asleep"
+        assert awake(ctx, "shop", only=second)
 
 
 def test_only_as_it_was_expected(world: World) -> None:
