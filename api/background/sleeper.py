@@ -18,7 +18,7 @@ from lab.state.records import LabRecord
 from lab.values import dataclass
 from lab.wait import Deadline
 
-LOOK_EVERY = 0.05
+LOOK_EVERY = 0.1
 """Seconds between two looks for clients, half of which a client waits for: each costs about 0.3 ms,
 and 10 us more for each connection to a lab that is asleep."""
 _READ_EVERY = 1.0

@@ -93,6 +93,7 @@ class LibvirtHypervisor:
         self._connection = connect(uri or default_uri())
         self._machine: Machine | None = None
         self._facts: Mapping[str, str] = {}
+        self._tags: Mapping[tuple[bytes, int], Mapping[str, str]] = {}
         self._probing = threading.Lock()
 
     def close(self) -> None:
@@ -291,15 +292,23 @@ class LibvirtHypervisor:
         found: dict[GuestName, Guest] = {}
         with translated("listing guests"):
             domains = self._connection.listAllDomains()
+        # An XML document for each guest at each look took most of a service's idle time.
+        tags_of: dict[tuple[bytes, int], Mapping[str, str]] = {}
         for domain in domains:
             with suppress(libvirt.libvirtError):  # ended since it was listed
-                tags = read_tags(domain.XMLDesc())
+                which = domain.UUID(), domain.ID()  # the latter differs at each start
+                tags = self._tags.get(which)
+                if tags is None:
+                    tags = read_tags(domain.XMLDesc())
+                if domain.ID() >= 0:  # what is not active may be defined anew
+                    tags_of[which] = tags
                 if tags.get("home") == self._home:
                     name = GuestName(domain.name())
                     code, reason = domain.state()
                     halted = (code, reason) == _HALTED
                     why = _disk_errors(domain) if halted else ""
                     found[name] = Guest(name, _state(code), tags, why)
+        self._tags = tags_of
         return found
 
     def names(self) -> set[GuestName]:
