@@ -300,7 +300,7 @@ class LibvirtHypervisor:
                 tags = self._tags.get(which)
                 if tags is None:
                     tags = read_tags(domain.XMLDesc())
-                if domain.ID() >= 0:  # what is not active may be defined anew
+                if domain.ID() >= 0:  # what is not active may be defined again
                     tags_of[which] = tags
                 if tags.get("home") == self._home:
                     name = GuestName(domain.name())
