@@ -51,8 +51,8 @@ def test_a_cluster_sleeps_until_a_client_comes(formed: Site, tmp_path: Path) -> 
         def asleep() -> bool | None:
             return seen(site, name)["state"] == "asleep" or None
 
-        # By the statement counters, which are looked at every 15 s; a look of ours that is only half
-        # counted then puts it off to the next time.
+        # By the statement counters, which are looked at every 15 s; a look of ours that is only
+        # half counted then puts it off to the next time.
         assert until(asleep, Deadline.after(180), first=5.0, most=5.0)
         assert {node["state"] for node in seen(site, name)["nodes"]} == {"paused"}
         assert [lab["state"] for lab in site.lab("ls", "-o", "json", env=env).json] == ["asleep"]
