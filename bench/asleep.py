@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -14,7 +12,7 @@ import pymysql
 from bench.figures import Figure, Target
 from bench.labs import Failed, Home
 from bench.measure import UP, Log, labs_removed
-from bench.probe import qemu_of
+from bench.probe import cpu, qemu_of
 from bench.service import served
 from lab.client import Client
 from lab.paths import Home as LabHome
@@ -25,7 +23,6 @@ _REST = 1.5
 """Seconds that a lab sleeps before a client comes."""
 _WATCHED = 30.0
 """Seconds for which the processor time of labs that are asleep is counted."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 _STATE = "SHOW GLOBAL STATUS LIKE 'wsrep_local_state_comment'"
 
 
@@ -102,15 +99,6 @@ def _pids(guests: Sequence[str]) -> list[int]:
 
 def _share(processes: Sequence[int]) -> float:
     """Percent of one core that processes take together."""
-    before, began = _cpu(processes), time.monotonic()
+    before, began = cpu(processes), time.monotonic()
     time.sleep(_WATCHED)
-    return 100 * (_cpu(processes) - before) / (time.monotonic() - began)
-
-
-def _cpu(processes: Sequence[int]) -> float:
-    """Seconds of processor time that processes have had together."""
-    total = 0
-    for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
+    return 100 * (cpu(processes) - before) / (time.monotonic() - began)

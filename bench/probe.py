@@ -30,6 +30,15 @@ def qemu_of(guests: Iterable[str], proc: Path = Path("/proc")) -> list[Path]:
     return found
 
 
+def cpu(processes: Iterable[int]) -> float:
+    """Seconds of processor time that processes, given by their ids, have had together."""
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def pss(processes: Iterable[Path]) -> int:
     """Bytes of memory: what each has alone, and its share of what several have together."""
     return sum(_pss((process / "smaps_rollup").read_text()) for process in processes)

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from bench.figures import Figure, Target
 from bench.labs import Failed, Home, ended
 from bench.measure import UP, Log, labs_removed
+from bench.probe import cpu
 from bench.service import served
 from lab.client import Client
 from lab.paths import Home as LabHome
@@ -37,7 +38,6 @@ PACE = 500
 """Answers a second for all clients: as fast as they can, they would take a core of their own."""
 _PIECE = 1 << 20
 _FAKE = {"LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake"}
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def readers(home: Home, other: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
@@ -78,9 +78,9 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
         with served(home) as (url, process), Client(url, token.read_text().strip()) as client:
             client.labs()
             time.sleep(5.0)  # nobody reads any more
-            before, began = _cpu(process), time.monotonic()
+            before, began = cpu([process.pid]), time.monotonic()
             time.sleep(seconds / 2)
-            shares.append(100 * (_cpu(process) - before) / (time.monotonic() - began) / REAL)
+            shares.append(100 * (cpu([process.pid]) - before) / (time.monotonic() - began) / REAL)
             alone += [_single(client, home) for _ in range(runs)]
             with _polling(url, token, "/v1/labs", CLIENTS) as answered:
                 time.sleep(seconds)
@@ -271,12 +271,6 @@ def _counted(home: Home, lab: str) -> float:
     question = "SHOW GLOBAL STATUS LIKE 'Questions'"
     ((_, value),) = home.run("sql", lab, "-e", question, "-o", "json").value["rows"]
     return float(value)
-
-
-def _cpu(process: subprocess.Popen[str]) -> float:
-    """Seconds of processor time that a process has had."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class IdleWatch:
 
     def _check_lab(self, ctx: Context, lab: LabRecord, guests: Mapping[GuestName, Guest]) -> None:
         if lab.asleep_at is not None:
-            if is_asleep(ctx, lab):
+            if is_asleep(ctx, lab, guests):
                 self._check_lease(lab, lab.active_at or lab.asleep_at)
             else:  # a command was killed that woke it, or put it to sleep
                 with suppress(Conflict):

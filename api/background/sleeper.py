@@ -10,7 +10,7 @@ from dataclasses import field
 from lab.api.background.periodic import Periodic
 from lab.api.core.core import Core
 from lab.api.telemetry.logs import log
-from lab.errors import Conflict, HostUnfit, LabError
+from lab.errors import Conflict, HostUnfit
 from lab.host import sockets
 from lab.lifecycle.labs.sleep import ports_of, reachable, sleep
 from lab.lifecycle.nodes.asleep import awake
@@ -113,10 +113,13 @@ class Sleeper:
             came = sockets.connections(
                 {port for one in self._asleep.values() for port in one.ports}
             )
+            self._look_at(came, now)
         except HostUnfit as error:
             self._failed("", "clients of labs that are asleep are not seen", error)
             return
         self._failing.pop("", None)
+
+    def _look_at(self, came: list[sockets.Connection], now: float) -> None:
         for name, asleep in self._asleep.items():
             new = [
                 one
@@ -174,7 +177,7 @@ class Sleeper:
             core.observing.observer.changed(name)
             if woken:
                 log.info("a lab was woken by a client", extra={"lab": name})
-        except (LabError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  # else it would be tried again at each look
             self._failed(name, "a lab was not woken", error)
         finally:
             self._read_at = float("-inf")

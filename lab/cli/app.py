@@ -130,7 +130,7 @@ class App:
         if not held(settings.home, "state", "serve"):
             self.say(
                 f"asleep: {', '.join(names)}; connections wake no lab while no service runs here,"
-                " `lab wake` and commands that need its nodes do"
+                " `lab wake` and commands that need the nodes do"
             )
 
     def say(self, text: str) -> None:

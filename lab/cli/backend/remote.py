@@ -262,7 +262,7 @@ class RemoteSession:
                 f"{chosen.name} of {name} has no service sql",
                 hint=f"`lab status {name}` shows which have",
             )
-        if lab.state != "asleep":  # the connection wakes it
+        if (lab.state, chosen.state) != ("asleep", "paused"):  # the connection wakes it
             require_state(name, chosen.name, chosen.state, chosen.why)
         release = Release(lab.engine, lab.engine_version)
         ca = str(self.ca()) if dialect_of(release).tls else ""

@@ -16,7 +16,7 @@ def sleep(ctx: typer.Context, *, name: flags.Name = "", output: flags.Output = "
     """Pause all nodes of a lab until it is used again.
 
     It keeps its memory and takes no processor; connections stay open. `lab wake` and commands that
-    need its nodes resume it. Connections do so only if the lab is one of a service.
+    need its nodes resume it. Connections do so only while a service (`lab serve`) runs here.
     """
     from lab.requests.labs import SleepLab
 

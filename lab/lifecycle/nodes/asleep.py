@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from lab.errors import Busy
-from lab.hypervisor import memory_of
+from lab.hypervisor import Guest, memory_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.personalise import set_clocks
@@ -66,10 +67,15 @@ def let_wake(ctx: Context, name: str) -> None:
             pass
 
 
-def is_asleep(ctx: Context, record: LabRecord) -> bool:
-    """Whether a lab is asleep, and none of its guests runs, as after a command that was killed."""
+def is_asleep(
+    ctx: Context, record: LabRecord, guests: Mapping[GuestName, Guest] | None = None
+) -> bool:
+    """Whether a lab is asleep, and none of its guests runs, as after a command that was killed.
+
+    ``guests``: those that there are, if that is known.
+    """
     if record.asleep_at is None:
         return False
-    guests = ctx.hypervisor.guests()
+    guests = ctx.hypervisor.guests() if guests is None else guests
     found = [guests.get(GuestName(node.guest)) for node in ctx.store.nodes.of(record.name)]
     return all(guest is None or guest.state != "running" for guest in found)
