@@ -196,6 +196,8 @@ def dump(
     it, in one transaction: consistent for InnoDB. It has databases with their routines, events,
     triggers and views; accounts are not in it.
     """
+    from lab.requests.labs import WakeLab
+
     app = app_of(ctx)
     wanted = databases or []
     for one in wanted:
@@ -204,6 +206,8 @@ def dump(
     with app.open() as session:
         lab = pick(session, name)
         view = session.lab(lab)
+        if view.state == "asleep":
+            view = session.run(WakeLab(lab=lab))
         where = flags.maybe_node(node) or _writer(view).name
         opened = session.ssh(lab, where)
     engine = next((one.engine for one in view.nodes if one.name == where), "") or view.engine

@@ -188,6 +188,17 @@ def test_a_dump(program: FakeLifecycle, tmp_path: Path, capfd: pytest.CaptureFix
     assert "/nowhere/x.gz cannot be written" in capfd.readouterr().err
 
 
+def test_a_dump_of_a_lab_that_is_asleep(
+    program: FakeLifecycle, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its nodes are paused, so none would be found that runs: it is woken first."""
+    view = program.views["shop"]
+    nodes = tuple(replace(node, state="paused") for node in view.nodes)
+    program.views["shop"] = replace(view, state="asleep", nodes=nodes)
+    assert main(["dump", "shop", "-D", "x"], lifecycle=program) == 0
+    assert "Dump completed" in capfd.readouterr().out
+
+
 def test_a_dump_replaces_files_only(program: FakeLifecycle, tmp_path: Path) -> None:
     """Protects /dev/null, which root would rename away, pipes, and the file that a link names."""
     pipe, there, link = tmp_path / "pipe", tmp_path / "there.sql", tmp_path / "link.sql"

@@ -42,6 +42,7 @@ from lab.requests.labs import (
     Promote,
     RollBack,
     UpgradeLab,
+    WakeLab,
 )
 from lab.requests.request import Request
 from lab.requests.snapshots import ChangeSnapshot, PruneSnapshots, TakeSnapshot
@@ -151,6 +152,8 @@ class FakeSession:
             found = self._created(request)
         elif isinstance(request, DeleteLab):
             found = self._deleted(request.lab)
+        elif isinstance(request, WakeLab):
+            found = self._world.views[request.lab] = lab_view(request.lab)
         elif isinstance(request, Power | Promote):
             found = self._find(request.lab)
         elif isinstance(request, CollectGarbage):
