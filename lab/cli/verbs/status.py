@@ -107,6 +107,7 @@ def wait(
     how = parse_format(output)
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     from lab.lifecycle.labs.conditions import parse, until
+    from lab.requests.labs import WakeLab
 
     wanted = [parse(text) for text in conditions or ["ready"]]
     deadline = Deadline.after(limit)
@@ -114,6 +115,8 @@ def wait(
         lab = pick(session, name)
         if any(one.kind == "ready" for one in wanted):  # where that cannot come true, it says so
             view = session.wait(lab, timeout=limit)
+        elif session.lab(lab).state == "asleep":  # the other conditions only look
+            session.run(WakeLab(lab=lab))
         if any(one.kind != "ready" for one in wanted):
             where = flags.maybe_node(node)
             ask, look = partial(session.query, lab, where), partial(session.lab, lab)
