@@ -76,9 +76,8 @@ def attempts(
 def until(
     probe: Callable[[], T | None], deadline: Deadline, *, first: float = 0.01, most: float = 0.5
 ) -> T | None:
-    """The first result of ``probe`` that is not None, or None when ``deadline`` passes."""
+    """The first result of ``probe`` that is true, or None when ``deadline`` passes."""
     for _ in attempts(deadline, first=first, most=most):
-        result = probe()
-        if result is not None:
+        if result := probe():
             return result
     return None

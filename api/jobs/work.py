@@ -197,7 +197,7 @@ def _is_about(job: JobRecord, lab: LabRecord) -> bool:
 
 def _until_free(ctx: Context, name: str, seconds: float) -> bool:
     """Wait until no process holds the lab's lock; False after ``seconds``."""
-    free = until(lambda: not held(ctx.home, "lab", name) or None, Deadline.after(seconds))
+    free = until(lambda: not held(ctx.home, "lab", name), Deadline.after(seconds))
     return free is not None
 
 

@@ -194,7 +194,7 @@ class Changing:
             live.quit(first.name)
         live.quit(second.name)
         ours.stop(second.name, force=True)
-        assert until(lambda: not states(ours) or None, Deadline.after(20))
+        assert until(lambda: not states(ours), Deadline.after(20))
         live.quit(first.name)
         ours.start(first)
         assert states(ours) == {first.name: "running"}

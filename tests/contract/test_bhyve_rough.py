@@ -44,7 +44,7 @@ def test_what_a_killed_start_left_in_the_kernel_goes(
     keeper = int(run(["ps", "-o", "ppid=", "-p", title.name], timeout=SECONDS).stdout)
     for process in (keeper, bhyve):
         os.kill(process, signal.SIGKILL)
-    assert until(lambda: (not states(ours)) or None, Deadline.after(SECONDS))
+    assert until(lambda: not states(ours), Deadline.after(SECONDS))
     assert (root / "dev/vmm" / guest.name).exists()
     ours.stop(guest.name, force=True)
     assert there(root) == []
@@ -113,7 +113,7 @@ def test_a_switch_of_others_that_cannot_be_made_is_in_nobody_s_way(
     run(["vm", "switch", "create", "-t", "manual", "-b", "bridge7", "theirs"], timeout=SECONDS)
     (title,) = (root / "proc").iterdir()
     os.kill(int(title.name), signal.SIGKILL)
-    assert until(lambda: (not ours.names()) or None, Deadline.after(SECONDS))
+    assert until(lambda: not ours.names(), Deadline.after(SECONDS))
     for path in (root / "if").iterdir():
         path.unlink()
     with pytest.raises(CommandFailed):
@@ -144,7 +144,7 @@ def test_a_guest_that_is_just_starting_is_ended(site: Site, ours: Hypervisor, ro
     with ThreadPoolExecutor(1) as pool:
         started = pool.submit(ours.start, guest)
         lock = root / "vm" / guest.name / "run.lock"
-        assert until(lambda: lock.exists() or None, Deadline.after(SECONDS))
+        assert until(lock.exists, Deadline.after(SECONDS))
         site.hypervisor(site.home).stop(guest.name, force=True)
         with suppress(LabError):
             started.result()
@@ -170,7 +170,7 @@ def crashed(site: Site, ours: Hypervisor, root: Path) -> GuestSpec:
     ours.start(guest := site.guest())
     (title,) = (root / "proc").iterdir()
     os.kill(int(title.name), signal.SIGKILL)
-    assert until(lambda: (not ours.names()) or None, Deadline.after(SECONDS))
+    assert until(lambda: not ours.names(), Deadline.after(SECONDS))
     for path in (root / "if").iterdir():
         path.unlink()
     (root / "vm" / guest.name / "run.lock").write_text(

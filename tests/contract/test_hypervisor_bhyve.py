@@ -174,7 +174,7 @@ class TestBhyve(ColdContract, Redirecting, Personalising):
         ours.start(guest)
         (title,) = (root / "proc").iterdir()
         os.kill(int(title.name), 9)
-        assert until(lambda: (not states(ours)) or None, Deadline.after(SECONDS))
+        assert until(lambda: not states(ours), Deadline.after(SECONDS))
         for path in (root / "if").iterdir():
             path.unlink()
         (root / "vm" / guest.name / "run.lock").write_text("host.example\n")
@@ -192,7 +192,7 @@ class TestBhyve(ColdContract, Redirecting, Personalising):
         ours.start(guest)
         site.booted(guest)
         run(["vm", "stop", guest.name], timeout=SECONDS)
-        assert until(lambda: (not ours.names()) or None, Deadline.after(SECONDS))
+        assert until(lambda: not ours.names(), Deadline.after(SECONDS))
         assert states(ours) == {}
         assert there(root) == [guest.name]
         ours.forget([guest.name])

@@ -72,7 +72,7 @@ def test_a_copy_of_a_restored_guest_has_its_ram(qemu: Path, short: Path, readabl
         device_state.load(clone.ask, short / "run", image.state, None)
         clone.ask({"execute": "cont"})
         mapping = Mapping(process_of(str(own)), image.ram, SIZE)
-        assert until(lambda: mapping.changed() or None, Deadline.after(30), first=0.01)
+        assert until(mapping.changed, Deadline.after(30), first=0.01)
         mapping.close()
         clone.ask({"execute": "stop"})
         found = str(own) if readable else "no such domain"
@@ -108,7 +108,7 @@ def test_a_restored_guest_is_not_announced(qemu: Path, short: Path) -> None:
         header = packets.stat().st_size
         parameters = {"initial": 50, "max": 550, "rounds": 1, "step": 50}
         clone.ask({"execute": "announce-self", "arguments": parameters})
-        assert until(lambda: packets.stat().st_size > header or None, Deadline.after(10))
+        assert until(lambda: packets.stat().st_size > header, Deadline.after(10))
     assert header == 24  # of the file
 
 

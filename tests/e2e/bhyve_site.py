@@ -107,6 +107,6 @@ def bhyve_host(token: str) -> Iterator[Host]:
         for pid in found.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: found.processes() == [] or None, Deadline.after(10))
+        until(lambda: found.processes() == [], Deadline.after(10))
         subprocess.run(["ip", "netns", "delete", network], check=False)
         shutil.rmtree(directory)

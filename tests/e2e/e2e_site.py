@@ -271,11 +271,15 @@ class Site:
 
     def guests(self) -> list[str]:
         """Guests that carry this installation's tag, as libvirt knows them."""
+        return sorted(self.states())
+
+    def states(self) -> dict[str, str]:
+        """The state of each guest that carries this installation's tag."""
         from lab.hypervisor.libvirt.driver import LibvirtHypervisor
 
         hypervisor = LibvirtHypervisor(home=self.home.id, sockets=self.home.sockets)
         try:
-            return sorted(hypervisor.guests())
+            return {name: guest.state for name, guest in hypervisor.guests().items()}
         finally:
             hypervisor.close()
 

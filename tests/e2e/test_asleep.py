@@ -48,8 +48,8 @@ def test_a_cluster_sleeps_until_a_client_comes(formed: Site, tmp_path: Path) -> 
         old = connect(view, view["nodes"][0])
         assert asked(old, "SELECT 1") == (1,)
 
-        def asleep() -> bool | None:
-            return seen(site, name)["state"] == "asleep" or None
+        def asleep() -> bool:
+            return bool(seen(site, name)["state"] == "asleep")
 
         # By the statement counters, which are looked at every 15 s; a look of ours that is only
         # half counted then puts it off to the next time.
@@ -111,8 +111,8 @@ def test_a_day_later(image: Site, what: tuple[str, ...]) -> None:
             assert seen(image, name)["state"] == "ready"
         for one in view["nodes"]:
 
-            def whole(which: str = one["name"]) -> bool | None:
-                return image.sql(name, which, "SELECT COUNT(*) FROM shop.orders") == [[3]] or None
+            def whole(which: str = one["name"]) -> bool:
+                return image.sql(name, which, "SELECT COUNT(*) FROM shop.orders") == [[3]]
 
             assert until(whole, Deadline.after(20)), one["name"]
     assert image.settled() == []

@@ -29,7 +29,7 @@ def _there(site: Site, lab: str, nodes: tuple[str, ...], rows: int) -> None:
     """All ``nodes`` have so many rows, soon."""
     for node in nodes:
         assert until(
-            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
+            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]],  # type: ignore[misc]
             Deadline.after(20),
         ), node
 
@@ -93,7 +93,7 @@ def test_a_group(image: Site) -> None:
         # The primary is lost: another one is elected, and takes the writes of the lab.
         image.lab("stop", name, "--node", "n1", "--force")
         assert until(
-            lambda: _shown(image, name)["nodes"][1]["role"] == "primary" or None,
+            lambda: _shown(image, name)["nodes"][1]["role"] == "primary",
             Deadline.after(90),
         )
         image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (2)")

@@ -40,10 +40,10 @@ def everywhere(site: Site, lab: str, rows: str) -> None:
     """Each node has these rows, soon."""
     for node in NODES:
 
-        def there(node: str = node) -> bool | None:
+        def there(node: str = node) -> bool:
             with suppress(AssertionError):
-                return site.sql(lab, node, _ROWS) == [[rows]] or None
-            return None
+                return site.sql(lab, node, _ROWS) == [[rows]]
+            return False
 
         assert until(there, Deadline.after(30)), node
 

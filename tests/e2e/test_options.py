@@ -24,7 +24,7 @@ def _everywhere(
     """Each of ``nodes`` has so many rows, soon."""
     for node in nodes:
         assert until(
-            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
+            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]],  # type: ignore[misc]
             Deadline.after(30),
         ), node
 
@@ -45,9 +45,7 @@ def test_topologies(image: Site, engine: str, topology: str, tmp_path: Path) -> 
             image.lab("sql", name, "--node", "n1", "-e", "CREATE TABLE n1.t (a INT)")
             image.lab("sql", name, "--node", "n2", "-e", "CREATE DATABASE n2")
             shown = until(
-                lambda: (
-                    image.sql(name, "n3", "SHOW DATABASES LIKE 'n_'") == [["n1"], ["n2"]] or None
-                ),
+                lambda: image.sql(name, "n3", "SHOW DATABASES LIKE 'n_'") == [["n1"], ["n2"]],
                 Deadline.after(30),
             )
             assert shown
@@ -85,7 +83,7 @@ def test_semi_sync_and_a_delay(image: Site, engine: str) -> None:
         assert image.sql(name, "n2", "SELECT @@max_connections") == [[77]]
         image.lab("stop", name, "--node", "n2")
         # MySQL counts a replica up to 2 s longer than it has a thread for it.
-        missed = until(lambda: _unmet(image, name, "n1") or None, Deadline.after(20))
+        missed = until(lambda: _unmet(image, name, "n1"), Deadline.after(20))
         assert missed == ["semi-sync replicas"]
         image.lab("start", name, "--node", "n2", "--timeout", "200")
     assert image.settled() == []
@@ -115,7 +113,7 @@ def test_accounts(image: Site, what: tuple[str, ...], tmp_path: Path) -> None:
         assert view["options"] == {"user": ["app@shop"]}
         for _ in range(2):
             for node in view["nodes"]:
-                assert until(lambda node=node: _as_app(node) or None, Deadline.after(20))  # type: ignore[misc]
+                assert until(lambda node=node: _as_app(node), Deadline.after(20))  # type: ignore[misc]
             image.lab("rollback", name, "--timeout", "200")
     assert image.settled() == []
 

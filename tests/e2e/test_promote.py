@@ -26,8 +26,8 @@ def _shown(site: Site, lab: str) -> dict[str, Any]:
 def _in_roles(site: Site, lab: str, *roles: str) -> bool:
     """Whether the nodes say that they are in these roles; a busy one may not answer at once."""
 
-    def found() -> bool | None:
-        return [node["role"] for node in _shown(site, lab)["nodes"]] == list(roles) or None
+    def found() -> bool:
+        return [node["role"] for node in _shown(site, lab)["nodes"]] == list(roles)
 
     return until(found, Deadline.after(30), first=1.0) is not None
 
@@ -68,10 +68,10 @@ def test_a_source(image: Site, engine: str) -> None:
         image.lab("snapshot", "take", name, "--label", "before")
         writer = Writer(view)
         writer.start()
-        assert until(lambda: len(writer.rows) > 5 or None, Deadline.after(30))
+        assert until(lambda: len(writer.rows) > 5, Deadline.after(30))
         image.lab("promote", name, "n2", "--timeout", "200")
         before = len(writer.rows)
-        assert until(lambda: len(writer.rows) > before + 5 or None, Deadline.after(60))
+        assert until(lambda: len(writer.rows) > before + 5, Deadline.after(60))
         writer.done.set()
         writer.join(30)
         assert _in_roles(image, name, "replica", "source", "replica")
@@ -90,9 +90,7 @@ def test_a_source(image: Site, engine: str) -> None:
         refused = image.lab("sql", name, "--node", "n2", "-e", "DELETE FROM shop.orders", code=6)
         assert "read-only" in refused.stderr
         total = len(writer.rows) + 1
-        assert until(
-            lambda: image.sql(name, "n2", _COUNT)[0][0] >= total or None, Deadline.after(30)
-        )
+        assert until(lambda: image.sql(name, "n2", _COUNT)[0][0] >= total, Deadline.after(30))
         # All of it boots: the one that was promoted takes writes.
         image.lab("stop", name, "--force")
         image.lab("start", name, "--timeout", "200")
@@ -130,14 +128,14 @@ def test_a_primary(image: Site) -> None:
             image.lab("stop", name, "--node", node, "--force")
         lost = "SELECT COUNT(*) FROM performance_schema.replication_group_members"
         lost += " WHERE MEMBER_STATE = 'UNREACHABLE'"
-        assert until(lambda: image.sql(name, "n2", lost) == [[2]] or None, Deadline.after(60))
+        assert until(lambda: image.sql(name, "n2", lost) == [[2]], Deadline.after(60))
         refused = image.lab("promote", name, "n2", code=4)
         assert "has lost its majority" in refused.stderr
         image.lab("promote", name, "n2", "--force", "--timeout", "200")
         image.lab("sql", name, "-e", "INSERT INTO shop.orders VALUES (2)")
         image.lab("start", name, "--timeout", "200")
         assert _in_roles(image, name, "secondary", "primary", "secondary")
-        assert until(lambda: image.sql(name, "n1", _COUNT) == [[2]] or None, Deadline.after(30))
+        assert until(lambda: image.sql(name, "n1", _COUNT) == [[2]], Deadline.after(30))
         # A minority that runs on, while the others are killed and boot again.
         for node in ("n1", "n3"):
             image.lab("stop", name, "--node", node, "--force")

@@ -34,7 +34,7 @@ def _reached(view: Any, endpoint: str, which: str) -> str:
 
 def _until_reached(view: Any, endpoint: str, which: str, server: str) -> None:
     deadline = Deadline.after(_SECONDS)
-    assert until(lambda: _reached(view, endpoint, which) == server or None, deadline), endpoint
+    assert until(lambda: _reached(view, endpoint, which) == server, deadline), endpoint
 
 
 def _fill(view: Any) -> None:

@@ -29,7 +29,7 @@ def _replicated(site: Site, lab: str, rows: int) -> None:
     """Every replica has so many rows, soon."""
     for node in ("n2", "n3"):
         assert until(
-            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]] or None,  # type: ignore[misc]
+            lambda node=node: site.sql(lab, node, _COUNT) == [[rows]],  # type: ignore[misc]
             Deadline.after(20),
         ), node
 

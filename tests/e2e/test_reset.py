@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Set
-from functools import partial
 from typing import Any
 
 import pymysql
@@ -27,8 +26,8 @@ def status(site: Site, name: str) -> Any:
 def until_standby(site: Site, name: str) -> str:
     """The label of the snapshot for which there is a standby, once there is."""
 
-    def look() -> str | None:
-        return str(status(site, name)["standby"]) or None
+    def look() -> str:
+        return str(status(site, name)["standby"])
 
     found = until(look, Deadline.after(120), most=1.0)
     log = site.home.lab(name) / "standby.log"
@@ -36,8 +35,13 @@ def until_standby(site: Site, name: str) -> str:
     return found
 
 
-def ended(site: Site, guests: Set[str]) -> bool:
-    return guests.isdisjoint(site.guests())
+def until_ended(site: Site, name: str, guests: Set[str]) -> None:
+    """Return once ``guests`` have ended: by themselves, or by the process that makes a standby."""
+    if until(lambda: guests.isdisjoint(site.guests()), Deadline.after(20)):
+        return
+    left = {guest: site.states().get(guest) for guest in sorted(guests)}
+    log = site.home.lab(name) / "standby.log"
+    raise AssertionError(f"{left}; {log.read_text() if log.exists() else 'no standby.log'}")
 
 
 def host_keys(node: Any) -> str:
@@ -81,7 +85,7 @@ def test_resets_of_a_cluster(formed: Site) -> None:
             back = done.json
             assert (back["state"], back["started"], back["dsn"]) == ("ready", "warm", view["dsn"])
             assert former.isdisjoint(node["guest"] for node in back["nodes"]), "it was used"
-            assert until(partial(ended, site, former), Deadline.after(20))
+            until_ended(site, name, former)
             for node in NODES:
                 assert site.sql(name, node, "SELECT COUNT(*) FROM t.rows_") == [[0]], node
                 (row,) = site.sql(name, node, "SHOW STATUS LIKE 'wsrep_cluster_size'")

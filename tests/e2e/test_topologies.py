@@ -247,12 +247,12 @@ def test_power_loss_of_all_nodes_under_writes(image: Site, words: tuple[str, ...
         for _ in range(2):
             life.write("TRUNCATE shop.orders")
             with Writer(life.view()) as writer:
-                assert until(lambda w=writer: w.acknowledged[50:] or None, Deadline.after(_LATE))  # type: ignore[misc]
+                assert until(lambda w=writer: w.acknowledged[50:], Deadline.after(_LATE))  # type: ignore[misc]
                 image.lab("stop", name, "--force")
             image.lab("start", name, "--timeout", _SECONDS)
             for node in life.servers():
                 assert until(
-                    lambda node=node, w=writer: w.arrived(image, name, node) or None,  # type: ignore[misc]
+                    lambda node=node, w=writer: w.arrived(image, name, node),  # type: ignore[misc]
                     Deadline.after(_LATE),
                 ), node
     finally:

@@ -103,10 +103,10 @@ def test_a_killed_build_of_a_user_leaves_no_process() -> None:
         script = f"cd checkout && (python3 -c '{STARTED}' & echo $! >../build)"
         user.run(f"{script} >/dev/null 2>&1", timeout=30)
         home = Path("/home") / user.name
-        owned = until(lambda: _owner(home / "checkout/x") or None, Deadline.after(20.0))
+        owned = until(lambda: _owner(home / "checkout/x"), Deadline.after(20.0))
         assert owned not in (None, 0, uid), "it belongs to a subordinate id"
         os.kill(int((home / "build").read_text()), signal.SIGKILL)
-        gone = until(lambda: not user.processes(uid) or None, Deadline.after(10.0))
+        gone = until(lambda: not user.processes(uid), Deadline.after(10.0))
         assert gone, user.processes(uid)
 
 

@@ -20,7 +20,7 @@ def libvirt() -> Iterator[None]:
         subprocess.Popen([name], stderr=subprocess.DEVNULL) for name in ("virtlogd", "libvirtd")
     ]
     try:
-        assert until(lambda: _answers() or None, Deadline.after(60), first=0.2)
+        assert until(_answers, Deadline.after(60), first=0.2)
         yield
     finally:
         for daemon in reversed(daemons):

@@ -59,4 +59,4 @@ def test_udev_makes_the_link_of_a_clone(pool: str) -> None:
     run(["zfs", "snapshot", f"{pool}/origin@s"], timeout=60)
     run(["zfs", "clone", f"{pool}/origin@s", f"{pool}/clone"], timeout=60)
     link = Path("/dev/zvol", pool, "clone")
-    assert until(lambda: link.is_block_device() or None, Deadline.after(20.0))
+    assert until(link.is_block_device, Deadline.after(20.0))

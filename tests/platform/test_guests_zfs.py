@@ -114,11 +114,11 @@ def _survives_a_full_pool(site: Site, pool: str, name: str, node: str) -> None:
     assert site.sql(name, node, "SHOW DATABASES LIKE 'ours'") == [["ours"]]
 
 
-def _halted(site: Site, name: str, node: str) -> str | None:
-    """Why a node is paused; None if it is not."""
+def _halted(site: Site, name: str, node: str) -> str:
+    """Why a node is paused; "" if it is not."""
     (lab,) = (lab for lab in site.lab("ls", "-o", "json").json if lab["name"] == name)
     (found,) = (one for one in lab["nodes"] if one["name"] == node)
-    return found["why"] or None
+    return str(found["why"])
 
 
 MARKED = 100
@@ -172,9 +172,7 @@ def _boot(ctx: Context, image: Image, node: Node, volume: Volume, init: bytes) -
     wiring = Wiring(home=ctx.home.id, segment=free_port(), seed=initrd, console_log=log)
     guest = guest_spec(replace(node, size=NodeSize(memory=512 * MIB)), [volume], image, wiring)
     ctx.hypervisor.start(replace(guest, boot=replace(image.boot, initrd=initrd)))
-    gone = until(
-        lambda: node.guest not in ctx.hypervisor.guests() or None, Deadline.after(SLOW), first=1
-    )
+    gone = until(lambda: node.guest not in ctx.hypervisor.guests(), Deadline.after(SLOW), first=1)
     said = log.read_text()
     assert gone, said
     log.unlink()

@@ -62,7 +62,7 @@ def test_interrupted_tests_end_before_what_they_left_is_looked_for(tmp_path: Pat
     (tmp_path / "checkout/Makefile").write_text(makefile("true", "true") + f"test:\n\t{target}")
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([script], env=env, stdout=subprocess.PIPE, text=True) as process:
-        assert until(lambda: (tmp_path / "seen").exists() or None, Deadline.after(30.0))
+        assert until((tmp_path / "seen").exists, Deadline.after(30.0))
         process.terminate()
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 143, said

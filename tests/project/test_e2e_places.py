@@ -60,7 +60,7 @@ def test_a_command_ends_by_itself_when_tests_are_interrupted(tmp_path: Path) -> 
     argv = [sys.executable, "-c", _RUN, str(tmp_path), _COMMAND]
     with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL) as run:
         try:
-            assert until(lambda: (tmp_path / "began").exists() or None, Deadline.after(20))
+            assert until((tmp_path / "began").exists, Deadline.after(20))
             run.send_signal(signal.SIGINT)
             run.wait(20)
         finally:

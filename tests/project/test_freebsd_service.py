@@ -120,8 +120,8 @@ def test_it_stops_where_nothing_reaps(host: Host) -> None:
     argv = [*alone, "--mount-proc", "sh", "-c", f"({life}) & exec sleep 60"]
     with subprocess.Popen(argv) as process:
         try:
-            assert until(lambda: ended.exists() or None, Deadline.after(SECONDS))
-            assert until(lambda: ended.read_text() or None, Deadline.after(SECONDS)) == "0\n"
+            assert until(ended.exists, Deadline.after(SECONDS))
+            assert until(ended.read_text, Deadline.after(SECONDS)) == "0\n"
         finally:
             process.kill()
 
@@ -166,7 +166,7 @@ def test_reload_reopens_the_log_and_the_service_keeps_running(host: Host) -> Non
     pid = (host.root / "pid").read_text()
     shutil.move(host.log, old := host.log.with_suffix(".0"))
     host.service("reload")
-    assert until(lambda: host.log.exists() or None, Deadline.after(SECONDS))
+    assert until(host.log.exists, Deadline.after(SECONDS))
     host.service("stop")
     assert (host.root / "pid").read_text() == pid
     assert "ended" in host.log.read_text()
@@ -179,7 +179,7 @@ def test_a_service_that_crashed_is_started_again(host: Host) -> None:
     first = (host.root / "pid").read_text()
     os.kill(int(first), signal.SIGKILL)
     assert until(
-        lambda: ((host.root / "pid").read_text().strip() not in ("", first.strip())) or None,
+        lambda: (host.root / "pid").read_text().strip() not in ("", first.strip()),
         Deadline.after(SECONDS),
     )
     assert "is running as pid" in host.service("status").stdout

@@ -95,18 +95,18 @@ class Host:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def without(self, lab: str) -> bool | None:
+    def without(self, lab: str) -> bool:
         """True once there is no such lab."""
-        return self.serving.ask("GET", f"/v1/labs/{lab}").status_code == 404 or None
+        return self.serving.ask("GET", f"/v1/labs/{lab}").status_code == 404
 
     def jobs(self, kind: str, lab: str) -> list[dict[str, Any]]:
         """Jobs, the newest first."""
         found: list[dict[str, Any]] = self.admin(f"/v1/jobs?kind={kind}&lab={lab}")["items"]
         return found
 
-    def works(self, kind: str, lab: str) -> bool | None:
+    def works(self, kind: str, lab: str) -> bool:
         """True while the newest such job is being done."""
-        return [job["state"] for job in self.jobs(kind, lab)][:1] == ["running"] or None
+        return [job["state"] for job in self.jobs(kind, lab)][:1] == ["running"]
 
     def token(self, name: str, project: str, **quota: int) -> str:
         """A new token, for as long as a test may take."""
@@ -196,7 +196,7 @@ def lure(host: Host, stack: ExitStack, site: Site, prefix: tuple[str, ...], leak
     stack.enter_context(behaving("sql-clear", f"tcp:{LOOPBACK}:{port}", leak, prefix))
     with suppress(pymysql.err.MySQLError):
         pymysql.connect(host=LOOPBACK, port=port, user="canary", password=CANARY, ssl_disabled=True)
-    assert until(lambda: leak.exists() or None, Deadline.after(10))
+    assert until(leak.exists, Deadline.after(10))
     assert host.theirs.lab("sql", view["name"], "-e", "DO 1", code=None).code == NotReady.exit_code
     return str(view["name"])
 
@@ -278,7 +278,7 @@ def test_a_guest_a_client_and_a_user_at_once(
                 misbehave(host, lab, name)
                 expire(host, lab, bait, name)
             client.make_no_more()
-            assert until(lambda: host.admin("/v1/labs")["items"] == [] or None, Deadline.after(60))
+            assert until(lambda: host.admin("/v1/labs")["items"] == [], Deadline.after(60))
             removed = host.serving.ask("DELETE", f"/v1/templates/{template}?wait=60")
             assert removed.status_code == 204, removed.text
             watched.close()

@@ -102,7 +102,7 @@ def test_a_seat_is_given_back(
         assert b"200 OK" in plain.recv(4096)
         assert here.service.core.limits.followers.used() == 1
         time.sleep(0.7)
-    assert until(lambda: here.service.core.limits.followers.used() == 0 or None, Deadline.after(5))
+    assert until(lambda: here.service.core.limits.followers.used() == 0, Deadline.after(5))
 
 
 def shown(world: World, *argv: str) -> str:

@@ -193,7 +193,7 @@ def test_guests_of_a_lab_whose_lease_is_still_valid_are_not_ended(short: Path, w
         with here.service.core.contexts.use() as ctx, lock(ctx.home, "lab", "mine"):
             state = "creating" if why == "made" else "ready"
             store.labs.update("mine", state=state, expires_at=time.time())
-            found = until(lambda: job() or None, Deadline.after(10))
+            found = until(job, Deadline.after(10))
             if why == "extended":
                 store.labs.update("mine", expires_at=time.time() + 600)
             ended = here.ask("GET", f"/v1/jobs/{found}?wait=20").json()
@@ -203,10 +203,10 @@ def test_guests_of_a_lab_whose_lease_is_still_valid_are_not_ended(short: Path, w
         assert here.ask("GET", "/v1/labs/mine").json()["state"] == "ready"
 
 
-def free_slot(ctx: Context) -> bool | None:
+def free_slot(ctx: Context) -> bool:
     with ExitStack() as held:
         taken = [take_free(ctx.home, "boot", 1, held) for _ in range(start_slots.slots_here())]
-        return all(taken[:1]) or None
+        return all(taken[:1])
 
 
 @pytest.mark.parametrize("sql", ["http"])
@@ -226,7 +226,7 @@ def test_a_broken_lab_keeps_no_start_slot(short: Path, sql: str) -> None:
         broken = replace(broken, hypervisor=ctx.hypervisor, progress=Progress(halt=halt))
         pace = Pace(interval=0.1, patience=60, boot=0.3)
         started = pool.submit(start, broken, EVIL, timeout=60, pace=pace)
-        assert until(lambda: (ctx.hypervisor.guests() and not free_slot(ctx)) or None,
+        assert until(lambda: (ctx.hypervisor.guests() and not free_slot(ctx)),
                      Deadline.after(10), first=0.01)  # fmt: skip
         try:
             assert until(lambda: free_slot(ctx), Deadline.after(20), first=0.05)

@@ -110,10 +110,10 @@ def client_process(port: int) -> Iterator[Callable[[], None]]:
 
 
 def until_awake(here: Site, name: str) -> None:
-    awake = lambda: record(here, name).asleep_at is None or None  # noqa: E731
+    awake = lambda: record(here, name).asleep_at is None  # noqa: E731
     assert until(awake, Deadline.after(10), most=0.02), "nobody woke it"
     assert states(here, name) == {"running"}
-    assert until(lambda: shown(here, name) == "ready" or None, Deadline.after(10))
+    assert until(lambda: shown(here, name) == "ready", Deadline.after(10))
 
 
 # The test with services of its own comes first: a process has one at a time.
@@ -351,7 +351,7 @@ def test_the_page(here: Site, ports: Listening) -> None:
         assert 'id="all-wake"' not in page
         assert "Sleeps when unused for" in page
         assert client.post("/labs/paged/power/sleep").headers["location"] == "/labs/paged"
-        assert until(lambda: shown(here, "paged") == "asleep" or None, Deadline.after(20))
+        assert until(lambda: shown(here, "paged") == "asleep", Deadline.after(20))
         page = client.get("/labs/paged").text
         assert 'id="all-wake"' in page
         assert "Asleep since" in page

@@ -172,7 +172,7 @@ def test_uploads(here: Site, tmp_path: Path) -> None:
     directory = next(home.uploads.glob(f"*/{left.id}"))
     for path in (directory / "left.sql", directory):
         os.utime(path, (1.0, 1.0))
-    assert until(lambda: not directory.exists() or None, Deadline.after(10))
+    assert until(lambda: not directory.exists(), Deadline.after(10))
 
 
 def test_rules_of_masking_come_along(here: Site) -> None:
@@ -249,12 +249,12 @@ def test_refreshed_by_a_schedule(tmp_path: Path) -> None:
         again = here.ask("GET", "/v1/jobs?kind=refresh-dataset&state=failed").json()["items"]
         assert len(again) <= len(jobs) + 1
         assert here.ask("DELETE", "/v1/labs/a?wait=60").status_code == 204
-        assert until(lambda: versions(here, "shop")[0][0] > 1 or None, Deadline.after(10))
+        assert until(lambda: versions(here, "shop")[0][0] > 1, Deadline.after(10))
 
 
-def _failed(here: Site) -> bool | None:
+def _failed(here: Site) -> bool:
     last = here.ask("GET", "/v1/datasets/shop").json()["last_refresh"]
-    return (last is not None and last["state"] == "failed") or None
+    return last is not None and last["state"] == "failed"
 
 
 def test_versions_on_several_engines(here: Site, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_a_flood_of_lists_leaves_threads_for_others(tmp_path: Path) -> None:
         servers.silence(here.make("evil", token=alpha))
         servers.asked.clear()
         here.service.core.observing.observer.changed("evil")  # from now on its readers wait
-        until(lambda: servers.asked or None, Deadline.after(LATE))
+        until(lambda: servers.asked, Deadline.after(LATE))
         port = here.listening.getsockname()[1]
 
         def ask() -> None:

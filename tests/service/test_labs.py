@@ -182,9 +182,9 @@ def test_leases_end(here: Site) -> None:
     refused = here.ask("POST", "/v1/labs/long/heartbeat")
     assert refused.status_code == 409
 
-    def ended() -> bool | None:  # the lab is gone a moment before its job has ended
+    def ended() -> bool:  # the lab is gone a moment before its job has ended
         expired = here.ask("GET", "/v1/jobs?kind=expire").json()["items"]
-        return [(job["lab"], job["state"]) for job in expired] == [("short", "succeeded")] or None
+        return [(job["lab"], job["state"]) for job in expired] == [("short", "succeeded")]
 
     assert until(ended, Deadline.after(20))
 
@@ -295,7 +295,7 @@ def test_requests_wait_for_room_in_order(here: Site) -> None:
     """Protects the host from more than it has: who comes first is served first, with figures."""
     admission, store = here.service.core.admission, here.service.core.store
     # What tests before removed may still be going, and would make room.
-    assert until(lambda: not store.jobs.open() or None, Deadline.after(60))
+    assert until(lambda: not store.jobs.open(), Deadline.after(60))
     used = admission.used().memory
     here.change(memory=used + 2 * MEMORY)
     try:

@@ -102,10 +102,10 @@ def test_schedules_of_snapshots_are_kept(here: Site) -> None:
     """Protects long-lived labs: no cron job is needed where a service runs."""
     here.make("kept", snapshots="hourly:2")
 
-    def taken() -> bool | None:
+    def taken() -> bool:
         here.later(60.0)
         found = here.ask("GET", "/v1/labs/kept/snapshots").json()
-        return any(one["name"] == "hourly" for one in found) or None
+        return any(one["name"] == "hourly" for one in found)
 
     assert until(taken, Deadline.after(20), first=0.2)
 
@@ -127,7 +127,7 @@ def test_a_schedule_that_fails_is_left_for_an_hour(tmp_path: Path, plan: str) ->
         jobs, floor = here.service.core.store.jobs, here.service.core.settings.space_floor
 
         def failed() -> list[str]:
-            assert until(lambda: not jobs.open() or None, Deadline.after(20))
+            assert until(lambda: not jobs.open(), Deadline.after(20))
             return [job.id for job in jobs.latest(kinds=["snapshot"], lab="full")]
 
         here.make("full", snapshots=plan)
@@ -160,7 +160,7 @@ def test_a_scheduled_snapshot_is_one_of_the_jobs_of_a_lab(tmp_path: Path) -> Non
 
     with site(tmp_path, hooked(tmp_path, hook)) as here:
         lab = here.make("met", snapshots="hourly:1")
-        assert until(lambda: not here.service.core.store.jobs.open() or None, Deadline.after(20))
+        assert until(lambda: not here.service.core.store.jobs.open(), Deadline.after(20))
         armed.set()
         asked = TakeSnapshot(lab=lab["name"], scheduled=True)
         ours = service_job(asked, project="admin")
@@ -214,7 +214,7 @@ def test_a_lease_that_was_changed_while_the_lab_was_made(tmp_path: Path) -> None
         end = time.time() + 7200
         service.core.store.labs.update("early", expires_at=end)
         go_on.set()
-        assert until(lambda: service.core.store.labs.get("early").state == "ready" or None,
+        assert until(lambda: service.core.store.labs.get("early").state == "ready",
                      Deadline.after(20))  # fmt: skip
         assert service.core.store.labs.get("early").expires_at == end
 
@@ -237,7 +237,7 @@ def test_who_goes_back_holds_no_turn_while_waiting(tmp_path: Path) -> None:
 
         with lock(ctx.home, "template", key):
             done = pool.submit(back)
-            assert until(lambda: ctx.store.labs.get("shop").state == "stopped" or None,
+            assert until(lambda: ctx.store.labs.get("shop").state == "stopped",
                          Deadline.after(20))  # fmt: skip
             time.sleep(0.3)
             with ExitStack() as held:

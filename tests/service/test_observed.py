@@ -240,7 +240,7 @@ def test_connections_are_closed_while_a_job_works_on_a_lab(tmp_path: Path) -> No
         assert done["asked"] > before
         closed = done["closed"]
         assert here.ask("DELETE", "/v1/labs/shop?wait=30").status_code == 204
-        assert until(lambda: done["closed"] > closed or None, Deadline.after(10))
+        assert until(lambda: done["closed"] > closed, Deadline.after(10))
 
 
 def test_labs_are_shown_while_the_hypervisor_is_silent(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_labs_are_shown_while_the_hypervisor_hangs(tmp_path: Path) -> None:
         assert here.ask("GET", "/v1/labs/shop").json()["state"] == "ready"
 
 
-def _later(here: Site, began: float) -> bool | None:
+def _later(here: Site, began: float) -> bool:
     """Whether the lab was observed after that time."""
     at = here.ask("GET", "/v1/labs/shop").json()["observed_at"]
-    return (at is not None and parse_time(at) >= began) or None
+    return at is not None and parse_time(at) >= began

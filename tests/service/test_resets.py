@@ -32,8 +32,8 @@ def here(tmp_path: Path) -> Iterator[Site]:
 def label_of(here: Site) -> str:
     """The label of the snapshot, once the lab has a standby for it."""
 
-    def look() -> str | None:
-        return str(here.ask("GET", LAB).json()["standby"]) or None
+    def look() -> str:
+        return str(here.ask("GET", LAB).json()["standby"])
 
     return until(look, Deadline.after(20)) or ""
 

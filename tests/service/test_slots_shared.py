@@ -83,9 +83,9 @@ def begun(here: Site, body: dict[str, Any], step: str) -> list[str]:
         for _ in range(start_slots.slots_here())
     ]
 
-    def at_step() -> bool | None:
+    def at_step() -> bool:
         found = here.ask("GET", f"/v1/jobs/{jobs[0]}/events?limit=500").json()["items"]
-        return any(one["step"] == step and one["state"] == "begin" for one in found) or None
+        return any(one["step"] == step and one["state"] == "begin" for one in found)
 
     assert until(at_step, Deadline.after(20)), here.ask("GET", f"/v1/jobs/{jobs[0]}").json()
     return jobs

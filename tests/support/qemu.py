@@ -116,9 +116,9 @@ def started(qemu: Path, directory: Path, arguments: Sequence[str]) -> Iterator[M
     try:
         with socket.socket(socket.AF_UNIX) as connection:
 
-            def connected() -> bool | None:
+            def connected() -> bool:
                 assert process.poll() is None, f"QEMU has ended with {process.returncode}"
-                return connection.connect_ex(str(path)) == 0 or None
+                return connection.connect_ex(str(path)) == 0
 
             assert until(connected, Deadline.after(_SECONDS), first=0.01)
             connection.settimeout(_SECONDS)

@@ -88,8 +88,8 @@ def _virsh(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
 
 
-def _answers() -> bool | None:
-    return _virsh("version").returncode == 0 or None
+def _answers() -> bool:
+    return _virsh("version").returncode == 0
 
 
 def _end_guests() -> None:

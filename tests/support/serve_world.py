@@ -107,7 +107,7 @@ class Site:
     def settled(self, seconds: float = 20.0) -> None:
         """Wait until no job is open."""
         jobs = self.service.core.store.jobs
-        assert until(lambda: not jobs.open() or None, Deadline.after(seconds))
+        assert until(lambda: not jobs.open(), Deadline.after(seconds))
 
     def until_gone(self, name: str, seconds: float = 20.0) -> None:
         """Wait until there is no such lab."""

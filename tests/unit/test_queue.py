@@ -49,7 +49,7 @@ def test_nobody_is_overtaken(home: Home) -> None:
             with ticket(home, "boot") as place:
                 drawn.release()
                 until_first(home, "boot", place)
-                assert until(lambda: take_free(home, "boot", 1, held) or None, Deadline.after(30))
+                assert until(lambda: take_free(home, "boot", 1, held), Deadline.after(30))
                 came.append(number)
             time.sleep(0.002)
 
@@ -88,4 +88,4 @@ def test_the_dead_are_not_waited_for(home: Home) -> None:
             with ticket(home, "boot") as place:
                 assert place == 2
     sweep(home)
-    assert until(lambda: not list(home.locks.iterdir()) or None, Deadline.after(5))
+    assert until(lambda: not list(home.locks.iterdir()), Deadline.after(5))

@@ -191,7 +191,7 @@ def started(tmp_path: Path, script: str) -> Beside:
     """A shell beside us, once its script has made the file ``begun``; its last three lines."""
     begun = tmp_path / "begun"
     program = beside(["sh", "-c", script], env={**os.environ, "BEGUN": str(begun)}, lines=3)
-    assert until(lambda: begun.exists() or None, Deadline.after(20))
+    assert until(begun.exists, Deadline.after(20))
     return program
 
 
@@ -202,8 +202,8 @@ def test_a_program_beside_us_is_ended_with_its_children(tmp_path: Path) -> None:
     assert (ended.code, ended.by_itself) == (128 + 15, False)
     child = Path("/proc") / (tmp_path / "begun").read_text().strip() / "stat"
 
-    def gone() -> bool | None:
-        return not child.exists() or child.read_text().split()[2] == "Z" or None
+    def gone() -> bool:
+        return not child.exists() or child.read_text().split()[2] == "Z"
 
     assert until(gone, Deadline.after(10))
 
@@ -216,7 +216,7 @@ def test_a_program_beside_us_may_end_in_its_own_way(tmp_path: Path) -> None:
 
 def test_a_program_beside_us_that_ended_by_itself(tmp_path: Path) -> None:
     program = started(tmp_path, "echo out; echo err >&2; : >$BEGUN; exit 4")
-    assert until(lambda: program.over or None, Deadline.after(20))
+    assert until(lambda: program.over, Deadline.after(20))
     found = program.end()
     assert (found.code, found.by_itself, found.lines) == (4, True, ("out", "err"))
 

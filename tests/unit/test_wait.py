@@ -40,3 +40,10 @@ def test_progress_early_on_moves_nothing() -> None:
     deadline.saw("booted")
     assert deadline.at == at
     assert until(lambda: None, Deadline.after(0.01)) is None
+
+
+def test_what_is_not_true_is_asked_again() -> None:
+    """Protects who waits for a condition: the first False is no answer, nor is an empty list."""
+    looks: list[object] = [False, [], "", None, 0, "there"]
+    assert until(lambda: looks.pop(0), Deadline.after(10.0), first=0.001) == "there"
+    assert until(lambda: False, Deadline.after(0.01)) is None

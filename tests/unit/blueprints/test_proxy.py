@@ -250,7 +250,7 @@ class Front:
 
     def until(self, rw: str, ro: str) -> None:
         assert until(
-            lambda: (self.reached(3306), self.reached(3307)) == (rw, ro) or None,
+            lambda: (self.reached(3306), self.reached(3307)) == (rw, ro),
             Deadline.after(20),
         ), (self.reached(3306), self.reached(3307))
 
@@ -326,8 +326,8 @@ def test_real_servers_behind_haproxy(front: Front) -> None:
     script = front.socket.parent / "proxied"
     script.write_text(proxied.replace("127, 0, 0, 1", front.address.replace(".", ", ")))
 
-    def proxied_says(text: str) -> bool | None:
-        return run(["perl", script, front.socket, "8404"], timeout=10).stdout == text or None
+    def proxied_says(text: str) -> bool:
+        return run(["perl", script, front.socket, "8404"], timeout=10).stdout == text
 
     wanted = "rw\tn1\nro\tn2\nadmin.page\t200\n"
     assert until(lambda: proxied_says(wanted), Deadline.after(10))
@@ -340,9 +340,9 @@ def test_real_servers_behind_haproxy(front: Front) -> None:
     # The source does not take connections: what its replica has can be read.
     second.ask("STOP SLAVE", "CHANGE MASTER TO MASTER_PORT = 1", "START SLAVE")
 
-    def waits() -> bool | None:
+    def waits() -> bool:
         (row,) = second.ask("SHOW REPLICA STATUS")
-        return " Connecting Yes " in " ".join(map(str, row)) or None
+        return " Connecting Yes " in " ".join(map(str, row))
 
     assert until(waits, Deadline.after(10))
     assert status(replica.address, "/ro") == 200
@@ -378,7 +378,7 @@ def test_a_checker_keeps_its_session(front: Front) -> None:
         assert status(source.address, "/rw") == 200
     assert (sessions(), counted("Com_select")) == ([session], selects)
     server.ask(f"KILL {session}")
-    assert until(lambda: status(source.address, "/rw") == 200 or None, Deadline.after(10))
+    assert until(lambda: status(source.address, "/rw") == 200, Deadline.after(10))
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 x\r\n", b"y" * 2000])

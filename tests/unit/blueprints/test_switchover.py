@@ -167,7 +167,7 @@ def test_a_switchover_of_real_servers(cluster: RealCluster) -> None:
         clone(cluster, password)
         assert here.writable() == ["n2"]
         cluster.until_ready()
-    assert until(lambda: here.remedy() == [] or None, Deadline.after(20))
+    assert until(lambda: here.remedy() == [], Deadline.after(20))
 
 
 @pytest.mark.rare

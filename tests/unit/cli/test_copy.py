@@ -107,9 +107,9 @@ def test_a_stream_that_breaks_replaces_nothing(world: FakeLifecycle, tmp_path: P
     os.dup2(read, 0)
 
     def broken() -> None:
-        def arrived() -> bool | None:
+        def arrived() -> bool:
             parts = [one for one in target.parent.iterdir() if one != target]
-            return any(one.read_bytes() == b"half" for one in parts) or None
+            return any(one.read_bytes() == b"half" for one in parts)
 
         until(arrived, Deadline.after(20.0))
         children = Path("/proc/self/task").glob("*/children")

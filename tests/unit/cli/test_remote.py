@@ -199,14 +199,14 @@ def test_a_degraded_lab_that_may_exist_is_healed(capsys: Capsys, here: Site) -> 
         argv = ["/usr/lib/lab/source", "yield", "read_only=ON"]
         ctx.hypervisor.channel(GuestName(source)).run(argv, stdin=b"", timeout=5)
 
-    def observed() -> bool | None:  # no verb did it: the service sees it within a second
-        return data(capsys, "status", "healed")["lab"]["state"] == "degraded" or None
+    def observed() -> bool:  # no verb did it: the service sees it within a second
+        return bool(data(capsys, "status", "healed")["lab"]["state"] == "degraded")
 
     assert until(observed, Deadline.after(20))
     core, held = here.service.core, threading.Event()
 
     def refused() -> object:
-        return core.store.jobs.latest(states=["failed"], kinds=["start"], lab="healed") or None
+        return core.store.jobs.latest(states=["failed"], kinds=["start"], lab="healed")
 
     def another_command() -> None:
         with lock(core.settings.home, "lab", "healed", wait=False):

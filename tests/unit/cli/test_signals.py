@@ -136,7 +136,7 @@ def test_interrupts_do_not_cut_the_removal_of_what_failed(tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": path},
     ) as process:  # fmt: skip
         try:
-            assert until(lambda: log.exists() or None, Deadline.after(FAR))
+            assert until(log.exists, Deadline.after(FAR))
             # A third one would end the program on the spot, as is documented.
             process.send_signal(signal.SIGINT)
             time.sleep(0.3)

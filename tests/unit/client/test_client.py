@@ -184,7 +184,7 @@ def test_the_time_of_a_snapshot_is_limited(client: Client) -> None:
     with client.lab("galera", nodes=1, memory=MEMORY, name="work"):
         with pytest.raises(NotReady, match="has not ended after 0 s"):
             client.run(TakeSnapshot(lab="work", name="late"), timeout=0.0)
-        assert until(lambda: client.snapshots.all("work")[1:] or None, Deadline.after(20))
+        assert until(lambda: client.snapshots.all("work")[1:], Deadline.after(20))
 
 
 def test_an_interrupt_calls_off(client: Client) -> None:

@@ -128,8 +128,8 @@ def test_who_waits_for_the_host_sleeps(tmp_path: Path) -> None:
     (tmp_path / "ports/vport0p2/name").write_text("org.lab.personalise.0\n")
     program("mysql.pl", tmp_path, tmp_path / "no-server")
 
-    def larger(size: int) -> bool | None:
-        return port.stat().st_size > size or None
+    def larger(size: int) -> bool:
+        return port.stat().st_size > size
 
     def slept(pid: int) -> int:
         """How often a process has gone to sleep."""

@@ -130,7 +130,7 @@ class Guest:
     def restarts(self) -> bool:
         asked = self.root / "asked"
         # A shell makes the file before it writes to it.
-        said = until(lambda: (asked.exists() and asked.read_text()) or None, Deadline.after(20))
+        said = until(lambda: asked.exists() and asked.read_text(), Deadline.after(20))
         return said == "restart --no-block lab-group.service\n"
 
 
@@ -181,9 +181,9 @@ def test_who_was_in_the_group_notes_it(guest: Guest) -> None:
     guest.server.state = "OFFLINE"
     with guest.popen("join") as process:
         try:
-            assert until(lambda: not guest.joined.exists() or None, Deadline.after(20))
+            assert until(lambda: not guest.joined.exists(), Deadline.after(20))
             guest.server.state = "RECOVERING"
-            assert until(lambda: guest.joined.exists() or None, Deadline.after(20))
+            assert until(guest.joined.exists, Deadline.after(20))
         finally:
             process.kill()
     assert guest.server.given == []

@@ -89,9 +89,9 @@ class Routed:
 
     def until(self, rw: str, ro: str) -> None:
         path, wanted = self.directory / "routes", f"rw\t{rw}\nro\t{ro}\n"
-        assert until(
-            lambda: (path.exists() and path.read_text() == wanted) or None, Deadline.after(20)
-        ), path.read_text()
+        assert until(lambda: path.exists() and path.read_text() == wanted, Deadline.after(20)), (
+            path.read_text()
+        )
 
 
 def free_ports() -> tuple[int, int]:
@@ -158,7 +158,7 @@ def test_destinations_follow_roles(routed: Routed) -> None:
     assert len(routed.started) == 4
     # Router passes over who is not there: connections stay.
     routed.says("/rw /ro", "/rw /ro", "")
-    assert until(lambda: routed.looks(6) or None, Deadline.after(20))
+    assert until(lambda: routed.looks(6), Deadline.after(20))
     assert len(routed.started) == 4
 
 
@@ -175,9 +175,9 @@ def test_reads_continue_without_a_writer(routed: Routed) -> None:
 def test_connections_stay_where_a_writer_is_missed_for_a_moment(routed: Routed) -> None:
     routed.until("n1", "n2")
     routed.says("", "/ro", "")
-    assert until(lambda: routed.looks(4) or None, Deadline.after(20))
+    assert until(lambda: routed.looks(4), Deadline.after(20))
     routed.says("/rw", "/ro", "")
-    assert until(lambda: routed.looks(8) or None, Deadline.after(20))
+    assert until(lambda: routed.looks(8), Deadline.after(20))
     assert len(routed.started) == 1
 
 
@@ -198,6 +198,4 @@ def test_writes_go_to_all_who_take_them(routed: Routed) -> None:
 def test_without_servers_nothing_is_routed(routed: Routed) -> None:
     routed.until("n1", "n2")
     routed.says("", "", "")
-    assert until(
-        lambda: (routed.directory / "routes").read_text() == "" or None, Deadline.after(20)
-    )
+    assert until(lambda: (routed.directory / "routes").read_text() == "", Deadline.after(20))

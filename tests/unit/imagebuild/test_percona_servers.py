@@ -88,10 +88,10 @@ def running(argv: list[str], socket: Path, log: Path) -> Iterator[Server]:
         )
     server = Server(socket)
 
-    def up() -> bool | None:
+    def up() -> bool:
         assert process.poll() is None, log.read_text()
         with socket_.socket(socket_.AF_UNIX) as probe:
-            return probe.connect_ex(str(socket)) == 0 or None
+            return probe.connect_ex(str(socket)) == 0
 
     try:
         assert until(up, Deadline.after(120)), log.read_text()

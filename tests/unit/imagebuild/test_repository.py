@@ -273,7 +273,7 @@ def test_an_old_no_is_asked_about_aside(served: Served, tmp_path: Path) -> None:
     memory = tmp_path / "reachable.json"
     remember(memory, served, answer=False, ago=1000)
     assert not reachable_recently(percona(served), memory)
-    assert until(lambda: _known(memory, served) or None, Deadline.after(10))
+    assert until(lambda: _known(memory, served), Deadline.after(10))
     assert reachable_recently(percona(served, suite="other"), memory)
 
 

@@ -54,7 +54,7 @@ def sessions(real: Server) -> list[int]:
 
 
 def gone(real: Server) -> bool:
-    return bool(until(lambda: not sessions(real) or None, Deadline.after(10)))
+    return bool(until(lambda: not sessions(real), Deadline.after(10)))
 
 
 def test_one_connection_serves_all_questions_until_it_is_closed(place: tuple[Server, int]) -> None:
@@ -109,13 +109,13 @@ def test_a_question_is_not_cut_by_the_end_of_an_earlier_one(place: tuple[Server,
     before = count()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(kept, ACCOUNT, port, ["SELECT SLEEP(0.5)"], timeout=9)
-        assert until(lambda: is_asked("SELECT SLEEP") or None, Deadline.after(9))
+        assert until(lambda: is_asked("SELECT SLEEP"), Deadline.after(9))
         seconds = _Seconds(9, waits)
         second = threads.submit(kept, ACCOUNT, port, ["DO SLEEP(1)"], timeout=seconds)
         assert waits.wait(9)
         kept.close()
         with kept._guard:  # the first one has its answer, and may not put the connection away yet
-            until(lambda: is_asked("DO SLEEP") or None, Deadline.after(2))
+            until(lambda: is_asked("DO SLEEP"), Deadline.after(2))
         assert len(first.result()) == len(second.result()) == 1
     assert count() == before + 1
     assert gone(real)

@@ -133,7 +133,7 @@ def test_a_new_lab_of_an_old_name_is_not_the_old_one() -> None:
         labs.silent = {"shop"}
         labs.there = {"shop": 2}
         observer.changed("shop")
-        assert until(lambda: len(labs.rounds) > 1 or None, Deadline.after(10))
+        assert until(lambda: len(labs.rounds) > 1, Deadline.after(10))
         assert observer.last("shop", 2) is None
         assert observer.last("shop", 1) is None
         labs.there = {}
@@ -194,7 +194,7 @@ def test_many_labs_take_turns_when_a_service_starts() -> None:
     there: dict[str, Hashable] = {f"lab{number}": 1 for number in range(200)}
     labs, began = Labs(there), time.monotonic()
     with labs.observed() as observer:
-        assert until(lambda: labs.rounds or None, Deadline.after(10))
+        assert until(lambda: labs.rounds, Deadline.after(10))
         found = len(labs.rounds)
         assert found <= 40 + 20 * (time.monotonic() - began) + 1
         assert observer.wait({"lab199": 1}, 60.0)

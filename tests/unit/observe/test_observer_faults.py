@@ -60,7 +60,7 @@ def test_many_labs_do_not_wake_it_all_the_time() -> None:
     observer = Observer(known, _begin, lambda _: None)
     observer.start()
     try:
-        assert until(lambda: observer.rounds > 60 or None, Deadline.after(20))
+        assert until(lambda: observer.rounds > 60, Deadline.after(20))
         before, began = calls, time.monotonic()
         time.sleep(2.0)
         assert (calls - before) / (time.monotonic() - began) < 45
@@ -80,7 +80,7 @@ def test_a_thread_that_cannot_start_is_one_round_less() -> None:
         try:
             observer.changed("shop")
             observer.changed("crm")
-            assert until(lambda: bool(errors) or None, Deadline.after(10))
+            assert until(lambda: bool(errors), Deadline.after(10))
         finally:
             threading.stack_size(size)
         assert observer.wait({"shop": 1, "crm": 1}, 20.0)

@@ -111,9 +111,9 @@ def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     os.mkfifo(path)
     argv = [sys.executable, "-c", WAITING, str(path), str(tmp_path / "spool")]
 
-    def ended() -> bool | None:
+    def ended() -> bool:
         there = [one for one in Path("/proc").glob("[0-9]*/cmdline") if _of(one, tmp_path)]
-        return not there or None
+        return not there
 
     with subprocess.Popen(argv, cwd=ROOT) as parent, path.open("wb"):  # the reader has it open
         parent.kill()

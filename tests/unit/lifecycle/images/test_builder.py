@@ -251,7 +251,7 @@ def test_one_that_is_paused_is_not_waited_for(
     def stand_still(_: Path) -> None:
         (guest,) = hypervisor.guests()
         memory_of(hypervisor).pause([guest])
-        until(lambda: not hypervisor.guests() or None, Deadline.after(20))
+        until(lambda: not hypervisor.guests(), Deadline.after(20))
 
     with pytest.raises(HostUnfit, match="paused"):
         build(tmp_path, hypervisor, cloud, stand_still)

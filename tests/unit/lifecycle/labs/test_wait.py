@@ -70,7 +70,7 @@ def test_a_start_that_waits_for_a_slot_is_waited_for(world: World) -> None:
             for number in range(slots_here()):
                 slots.enter_context(lock(ctx.home, "boot", str(number)))
             starter = in_process(world, lambda own: start(own, "shop", timeout=20), slow)
-            assert until(lambda: held(ctx.home, "lab", "shop") or None, Deadline.after(10))
+            assert until(lambda: held(ctx.home, "lab", "shop"), Deadline.after(10))
             with pytest.raises(NotReady, match="still stopped after"):
                 wait(ctx, "shop", timeout=0.5)
         assert wait(ctx, "shop", timeout=20).state == "ready"

@@ -130,9 +130,9 @@ def test_projects_share_the_slots(world: World) -> None:
 
         for _ in range(5):
             threads.submit(take, "alpha")
-        assert until(lambda: line(ctx, "alpha") == 5 or None, Deadline.after(10))
+        assert until(lambda: line(ctx, "alpha") == 5, Deadline.after(10))
         done = threads.submit(take, "beta")
-        assert until(lambda: waiting(ctx.home, "boot") == 2 or None, Deadline.after(10))
+        assert until(lambda: waiting(ctx.home, "boot") == 2, Deadline.after(10))
         occupied.close()
         done.result(20)
         assert order.index("beta") <= start_slots.slots_here()

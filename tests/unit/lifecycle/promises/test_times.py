@@ -78,7 +78,7 @@ def test_waiting_for_who_builds_it_is_of_the_first_use(world: World) -> None:
         def other() -> None:
             with lock(ctx.home, "image", key):
                 taken.set()
-                until(lambda: waits() or None, Deadline.after(60))
+                until(waits, Deadline.after(60))
                 time.sleep(SLOW)
 
         thread = threading.Thread(target=other)

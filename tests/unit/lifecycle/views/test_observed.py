@@ -167,7 +167,7 @@ def test_a_node_that_never_ends_its_answer_does_not_take_all_threads(world: Worl
         finally:
             over.set()
         world.answer_timeout = 10.0
-        assert until(lambda: threading.active_count() <= before or None, Deadline.after(10))
+        assert until(lambda: threading.active_count() <= before, Deadline.after(10))
     with world.open() as ctx:
         assert lab(ctx, "shop").state == "ready"
 
