@@ -193,6 +193,10 @@ class Home:
         """The directory of a lab."""
         return self.directory(Owner("lab", name))
 
+    def standby_log(self, lab: str) -> Path:
+        """What the process that makes the next standby of a lab prints."""
+        return self.lab(lab) / "standby.log"
+
     def capture_directories(self, lab: str) -> list[Path]:
         """The directories of captures of a lab, also of incomplete ones."""
         return entries(self.directory(CaptureRef(Owner("lab", lab), MANIFEST)).parent)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from lab.errors import CommandFailed, HostUnfit, NoProgram
+from lab.locks import flock
 from lab.values import dataclass
 from lab.wait import Deadline
 
@@ -108,8 +109,9 @@ def start(
 ) -> int:
     """Start a program that outlives us, in a session of its own; its process id.
 
-    It reads nothing, and writes to ``log``, which is replaced. It must have a limit of its own.
-    ``env``: variables besides the usual. Raises HostUnfit if it or its log cannot be started.
+    It reads nothing, and writes to ``log``, which is replaced; ``runs`` says whether it still does.
+    It must have a limit of its own. ``env``: variables besides the usual. Raises HostUnfit if it or
+    its log cannot be started.
     """
     command = [os.fspath(arg) for arg in argv]
     require(command[0])
@@ -118,6 +120,7 @@ def start(
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(log, flags, 0o600), "wb") as file:
+            flock.take(file.fileno(), shared=True)  # its own as well, for as long as it runs
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -132,6 +135,23 @@ def start(
         raise HostUnfit(f"{command[0]} cannot be started: {error}") from error
     _started.append(process)
     return process.pid
+
+
+def runs(log: Path) -> bool:
+    """Whether a program that ``start`` started with that log still runs, also of another process.
+
+    Raises HostUnfit if that cannot be found out.
+    """
+    try:
+        handle = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HostUnfit(f"{log} cannot be opened: {error.strerror}") from error
+    try:
+        return not flock.try_take(handle)
+    finally:
+        os.close(handle)
 
 
 _started: list[subprocess.Popen[bytes]] = []

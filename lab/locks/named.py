@@ -42,6 +42,10 @@ PROBE_PATIENCE = 5.0
 """Seconds for which a probe may hold a lock on an overloaded host."""
 
 
+_POLL = 0.05
+"""Seconds between two tries at most: a reset waits for a standby that is nearly made."""
+
+
 class _Needless(Exception):
     """The lock is needed no more."""
 
@@ -157,7 +161,7 @@ def sweep(home: Home) -> None:
 def _acquire(
     path: Path, shared: bool, deadline: Deadline, unless: Callable[[], bool] | None = None
 ) -> int | None:
-    for _ in attempts(deadline, first=0.005):
+    for _ in attempts(deadline, first=0.005, most=_POLL):
         if unless is not None and unless():
             raise _Needless
         with contextlib.suppress(BlockingIOError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,19 @@ from pathlib import Path
 import pytest
 
 from lab.errors import CommandFailed, HostUnfit, InvalidSpec, NoProgram
-from lab.run import Beside, beside, conversation, feed, find, lines, output, require, run
+from lab.run import (
+    Beside,
+    beside,
+    conversation,
+    feed,
+    find,
+    lines,
+    output,
+    require,
+    run,
+    runs,
+    start,
+)
 from lab.wait import Deadline, until
 
 
@@ -193,6 +206,23 @@ def started(tmp_path: Path, script: str) -> Beside:
     program = beside(["sh", "-c", script], env={**os.environ, "BEGUN": str(begun)}, lines=3)
     assert until(begun.exists, Deadline.after(20))
     return program
+
+
+def test_whether_a_program_that_outlives_us_runs(tmp_path: Path) -> None:
+    """Protects who waits for what it makes: also from one that was killed."""
+    log = tmp_path / "log"
+    assert not runs(log)
+    ended = start(["echo", "early"], log=log, cwd=tmp_path, env={})
+    os.waitpid(ended, 0)
+    assert (runs(log), log.read_text()) == (False, "early\n")
+    pid = start(["sleep", "300"], log=log, cwd=tmp_path, env={})
+    assert runs(log)
+    again = start(["true"], log=log, cwd=tmp_path, env={})  # while the one before still ends
+    os.waitpid(again, 0)
+    assert runs(log)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not runs(log)
 
 
 def test_a_program_beside_us_is_ended_with_its_children(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class LocalSession:
             # Not from the working directory, which may have a directory `lab` of its own.
             start(
                 argv,
-                log=home.lab(lab) / "standby.log",
+                log=home.standby_log(lab),
                 cwd=home.root,
                 env={"PYTHONSAFEPATH": "1"},
             )

@@ -25,13 +25,22 @@ from lab.lifecycle.nodes.inspect import images_of, nodes_of
 from lab.lifecycle.nodes.nodes import Node, forwards_of, volumes_of
 from lab.lifecycle.nodes.personalise import move_hosts, set_clocks
 from lab.lifecycle.nodes.readiness import until_ready
-from lab.lifecycle.nodes.standby import end, fits, forget, remove, standby_nodes, usable, working_on
-from lab.locks.named import held
+from lab.lifecycle.nodes.standby import (
+    end,
+    fits,
+    forget,
+    made,
+    remove,
+    standby_nodes,
+    usable,
+    working_on,
+)
 from lab.names import GuestName
 from lab.observe.ask import through_port
 from lab.schedule import ORIGIN
 from lab.state.records import LabRecord, StandbyRecord
 from lab.undo import Undo
+from lab.wait import Deadline
 
 _POLL = 0.01  # seconds; everything runs already
 
@@ -55,13 +64,14 @@ def take_over(
     hypervisor and the storage do: the lab is stopped then, and its rollback interrupted.
     """
     name, fit = record.name, fits(record, nodes)
-    there = ctx.store.standbys.find(name)
-    if there is None and not held(ctx.home, "standby", name):
+    deadline = Deadline.after(timeout)
+    if not made(ctx, name, deadline):
         return None
+    there = ctx.store.standbys.find(name)
     if there is not None and there.label != capture.label:
         return None
 
-    with working_on(ctx, name, timeout):
+    with working_on(ctx, name, deadline.left):
         found = ctx.store.standbys.find(name)
         if found is None or not usable(found, capture.label, fit):
             if found is not None and found.label == capture.label:

@@ -24,11 +24,12 @@ from lab.lifecycle.core.release import forget_guests
 from lab.lifecycle.nodes.inspect import nodes_of
 from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.nodes.personalise import forget_hosts
-from lab.locks.named import lock
+from lab.locks.named import held, lock
 from lab.names import GuestName, Owner, VolumeName
+from lab.run import runs
 from lab.state.records import LabRecord, LabWithNodes, StandbyRecord
 from lab.units import MIB
-from lab.wait import Deadline
+from lab.wait import Deadline, attempts
 
 COST = 160 * MIB
 """Bytes of memory that a node of a standby takes at most which nothing else shares: measured 85 to
@@ -85,6 +86,22 @@ def working_on(ctx: Context, name: str, timeout: float) -> Iterator[None]:
 
     with lock(ctx.home, "standby", name, deadline=Deadline.after(timeout), unless=halted):
         yield
+
+
+def made(ctx: Context, name: str, deadline: Deadline) -> bool:
+    """Whether a lab has a standby, or somebody is making it.
+
+    A process that was started for that, by the last reset, is waited for until it has begun.
+    Raises the errors of ``halt``.
+    """
+    for _ in attempts(deadline, most=0.05):
+        coming = runs(ctx.home.standby_log(name))  # before the others: it may begin, and end, now
+        if ctx.store.standbys.find(name) is not None or held(ctx.home, "standby", name):
+            return True
+        if not coming:
+            return False
+        ctx.progress.halt()
+    return False
 
 
 def forget_standby(ctx: Context, name: str, label: str = "") -> bool:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lab import run
 from lab.errors import Conflict, HostUnfit, Interrupted
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
@@ -285,6 +286,28 @@ def test_a_reset_waits_for_one_that_is_being_made(world: World) -> None:
             pass
         put_back(ctx)
         assert taken_over(ctx)
+        assert codes([child]) == [0]
+
+
+@pytest.mark.parametrize("makes", [True, False])
+def test_a_reset_waits_for_a_process_that_was_started_to_make_one(
+    world: World, makes: bool
+) -> None:
+    """Protects resets in a row: the next one may come before that process has begun."""
+    with world.open() as ctx:
+        loaded(ctx)
+        run.start(["sleep", "1"], log=ctx.home.standby_log("shop"), cwd=world.home.root, env={})
+
+        def late(own: Context) -> None:
+            time.sleep(0.3)
+            if makes:
+                prepare(own)
+
+        child = in_process(world, late)
+        began = time.monotonic()
+        put_back(ctx)
+        assert taken_over(ctx) == makes
+        assert makes or time.monotonic() - began >= 0.9
         assert codes([child]) == [0]
 
 
