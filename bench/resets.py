@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 from bench.figures import Figure, Target
@@ -56,7 +57,35 @@ def resets(home: Home, runs: int, log: Log) -> list[Figure]:
         figures.append(
             _figure("`lab.reset()` in pytest, `single`", _in_tests(home, single, runs), 0.15, 0.08)
         )
+    with log.attempt("labs that are made ahead"), labs_removed(home):
+        taken = _taken(replace(home, env={**home.env, "LAB_STANDBY": "1"}), runs)
+        figures.append(_figure("`lab up pxc --nodes 3` where a standby is there", taken, 0.5, 0.4))
     return figures
+
+
+def _taken(home: Home, runs: int) -> list[float]:
+    """Seconds of ``lab up`` where a lab was made ahead, each with two others beside."""
+    home.run(*UP)
+    seconds = []
+    for _ in range(runs):
+        waiting = _waiting(home)
+        ran = home.run(*UP, "-o", "json")
+        check(ran.value)
+        if ran.value["name"] != waiting:
+            raise Failed(f"{waiting} was made ahead, and {ran.value['name']} was created")
+        seconds.append(ran.seconds)
+        home.run("down", waiting)
+    home.run("standby", "--ahead", "--remove")
+    return seconds
+
+
+def _waiting(home: Home) -> str:
+    """The lab that was made ahead, once there is one."""
+    for _ in attempts(Deadline.after(_PATIENCE), most=0.5):
+        for lab in home.run("ls", "-o", "json").value:
+            if lab["state"] == "pooled":
+                return str(lab["name"])
+    raise Failed(f"no lab was made ahead after {_PATIENCE:g} s")
 
 
 def _figure(name: str, samples: list[float], reach: float, stretch: float) -> Figure:

@@ -21,6 +21,8 @@
       uploads/<token>/<id>/      0700, dumps that clients of the service sent, until they are loaded
       logs/console/<guest>.log
       logs/images/<key>.log
+      logs/ahead.log             what the making of the last labs ahead printed
+      ahead.json                 0600, the lab of which more are made ahead
       reachable.json             which recipes' repositories answered, and when
       failures.json              which recipes failed within the last day
       run/                       sockets; 0700 unless root's
@@ -196,6 +198,16 @@ class Home:
     def standby_log(self, lab: str) -> Path:
         """What the process that makes the next standby of a lab prints."""
         return self.lab(lab) / "standby.log"
+
+    @property
+    def ahead(self) -> Path:
+        """What the labs are to be that are made ahead."""
+        return self.root / "ahead.json"
+
+    @property
+    def ahead_log(self) -> Path:
+        """What the process that makes labs ahead prints."""
+        return self.root / "logs" / "ahead.log"
 
     def capture_directories(self, lab: str) -> list[Path]:
         """The directories of captures of a lab, also of incomplete ones."""

@@ -214,7 +214,8 @@ def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
     with _failing(), _app().open() as session:
         if engine:
             spec = flags.on_engine(spec, engine, flags.added_here(_app().settings()))
-        view = session.run(CreateLab.of(spec))
+        asked = CreateLab.of(spec)
+        view = session.take(asked) or session.run(asked)
     try:
         yield TestLab(view)
     finally:

@@ -118,7 +118,7 @@ def start(
     # Nobody waits for it: it is left to process 1, or reaped when the next one is started.
     _started[:] = [one for one in _started if one.poll() is None]
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(log, flags, 0o600), "wb") as file:
             flock.take(file.fileno(), shared=True)  # its own as well, for as long as it runs
             process = subprocess.Popen(

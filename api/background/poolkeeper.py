@@ -13,7 +13,9 @@ from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
 from lab.config.poolfile import WarmPool
 from lab.errors import Conflict, HostUnfit, LabError
+from lab.lifecycle.core import waiting
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.waiting import AHEAD
 from lab.lifecycle.service import pool as pools
 from lab.names import GuestName
 from lab.requests.labs import FillPool
@@ -67,11 +69,13 @@ class PoolKeeper:
     def _sound(self, ctx: Context) -> list[LabRecord]:
         """The members that can be claimed; those that never can are removed."""
         unsound, guests = self._pool.take_unsound(), ctx.hypervisor.guests()
-        members = pools.members(ctx)
+        members = waiting.members(ctx)
         making = {job.lab for job in ctx.store.jobs.open() if job.kind == "fill"}
         sound: list[LabRecord] = []
         wanted = {pool.name: pool for pool in self._pool.pools}
         for lab in members:
+            if lab.pool == AHEAD:
+                continue  # of commands on this host: it has a lease
             if lab.state in ("creating", "removing") or lab.name in making:
                 continue  # its job, which has its lock, or the sweeper handles it
             pool = wanted.get(lab.pool)
@@ -107,7 +111,7 @@ class PoolKeeper:
     def _drop(self, ctx: Context, name: str, why: str) -> bool:
         self._pool.withdraw(name)
         try:
-            dropped = pools.drop(ctx, name)
+            dropped = waiting.drop(ctx, name)
         except Conflict:
             return False  # locked by another process: later
         except LabError as error:
@@ -121,7 +125,8 @@ class PoolKeeper:
     def _make_room(self, ctx: Context, ready: list[LabRecord]) -> list[LabRecord]:
         """Remove members, the newest first, if a request then has the room that it lacks.
 
-        One that is being created is cancelled before. Returns those that are left.
+        Labs that commands made ahead come first. A member that is being created is cancelled
+        before. Returns those that are left.
         """
         filling = self._filling()
         if not self._would_help(ctx, Need()):
@@ -130,10 +135,10 @@ class PoolKeeper:
         if filling is not None:
             self._jobs.cancel(filling)
             coming = need_of(read_facts(filling, FillPool).spec)
-        left = list(ready)
+        left = [*ready, *waiting.made_ahead(ctx)]
         while left and self._would_help(ctx, coming):
             self._drop(ctx, left.pop().name, "a request needs the room")
-        return left
+        return [lab for lab in left if lab.pool != AHEAD]
 
     def _would_help(self, ctx: Context, coming: Need) -> bool:
         """Whether a request lacks room, also with ``coming``, that members have.
@@ -144,7 +149,15 @@ class PoolKeeper:
         if need is None:
             return False
         recorded = ctx.store.labs_with_nodes()
-        spare = sum((need_of_lab(found) for found in recorded if found.lab.pool), Need())
+        # One that a command is making ahead is that command's.
+        spare = sum(
+            (
+                need_of_lab(found)
+                for found in recorded
+                if found.lab.pool and (found.lab.pool, found.lab.state) != (AHEAD, "creating")
+            ),
+            Need(),
+        )
         return not self._core.admission.short(need, spare)
 
     def _filling(self) -> JobRecord | None:

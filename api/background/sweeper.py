@@ -16,6 +16,7 @@ from lab.api.jobs.stored import concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
+from lab.lifecycle.core import waiting
 from lab.lifecycle.host import gc
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
@@ -64,7 +65,9 @@ class Sweeper:
             if lab.expires_at is None or lab.name in ending or lab.job in creating:
                 continue
             with isolated("sweeper", lab.name):
-                if lab.expires_at <= now:
+                if lab.pool:  # made ahead by a command, and nobody's: no job, and no webhook
+                    self._drop(lab.name, over=lab.expires_at <= now)
+                elif lab.expires_at <= now:
                     self._expire(lab)
                 elif lab.expires_at <= now + self.warning(lab):
                     webhooks.expiring(lab, lab.expires_at, "lease")
@@ -121,6 +124,11 @@ class Sweeper:
         log.info("lease over", extra={"lab": lab.name})
         request = ExpireLab(lab=lab.name, created_at=lab.created_at, expires_at=lab.expires_at)
         submit(self._jobs, service_job(request, project=lab.project))
+
+    def _drop(self, name: str, *, over: bool) -> None:
+        if over:
+            with self._core.contexts.use() as ctx:
+                waiting.try_drop(ctx, name)
 
     def _is_time(self, what: str) -> bool:
         """Whether ``what`` was not tried within the last ``_AGAIN`` seconds; now it is."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.tokens import Tokens
     from lab.config.settings import Settings
     from lab.progress import Listener
+    from lab.requests.labs import CreateLab
     from lab.views.labs import LabView
 
 REMOVING = "removing the lab"
@@ -153,6 +154,32 @@ def app_of(context: Any) -> App:
     app = context.find_root().obj
     assert isinstance(app, App)  # noqa: S101  # set by main, and for the type checker
     return app
+
+
+def create(
+    app: App, session: Session, asked: CreateLab, timeout: float | None, *, protect: str = ""
+) -> LabView:
+    """A new lab, or one that was made ahead.
+
+    ``protect``: no signal raises from then on (``Interrupts.protect``), so that the caller can
+    remove it. One that was taken has a name that the caller does not know before, so no interrupt
+    takes effect until it does; without ``protect`` the lab is removed then.
+    """
+    from lab.requests.labs import DeleteLab
+
+    with app.interrupts.shield("taking a lab that was made ahead"):
+        view = session.take(asked)
+        if view is not None and protect:
+            app.interrupts.protect(protect)
+    if view is None:
+        view = session.run(asked, timeout=timeout)
+        if protect:
+            app.interrupts.protect(protect)
+    elif app.interrupts.came and not protect:
+        with app.interrupts.shield(REMOVING):
+            session.run(DeleteLab(lab=view.name))
+        raise KeyboardInterrupt
+    return view
 
 
 def pick(session: Session, name: str) -> str:

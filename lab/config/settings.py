@@ -15,7 +15,7 @@ from lab.config.poolfile import WarmPool
 from lab.config.profile import DEFAULT, PROFILES, Layout, Profile, parse_profiles
 from lab.config.servefile import Serve
 from lab.errors import InvalidSpec
-from lab.keys import Given, Key, WrongType, keys, parse, text, whole
+from lab.keys import Given, Key, WrongType, keys, parse, text, whole, within
 from lab.names import EVERYWHERE, LOOPBACK, check_address, check_dataset, check_host
 from lab.paths import Home, default_root, from_user
 from lab.suggest import did_you_mean
@@ -121,6 +121,9 @@ class Settings:
     max_templates: Annotated[int, Key("a number of templates", whole)] = 16
     """How many templates are kept; when one more is ready, the least recently used one
     without labs is removed."""
+    standby: Annotated[int, within(0, 100)] = 0
+    """How many labs like the last one are made ahead, and wait paused for the next ``lab up``,
+    ``lab run`` or test."""
     layout: Layout = "single"
     """``split`` gives each node separate volumes for data and for logs."""
     profile: Annotated[str, Key("a profile such as balanced", text)] = DEFAULT.name

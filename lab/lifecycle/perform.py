@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.waiting import refuse_waiting
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
@@ -20,10 +21,13 @@ from lab.requests.labs import (
     ChangeLab,
     CreateLab,
     DeleteLab,
+    DropAhead,
     DropStandby,
     EnsureLab,
+    ExpireLab,
     FillPool,
     LabRequest,
+    MakeAhead,
     MakeStandby,
     Promote,
     ResetLab,
@@ -60,6 +64,8 @@ def perform(ctx: Context, request: Request, *, timeout: float | None = None) -> 
     ``timeout``: seconds that nodes may take to get ready; None: those of the settings.
     """
     if isinstance(request, LabRequest):
+        if not isinstance(request, DeleteLab | ExpireLab):
+            refuse_waiting(ctx, request.lab)
         _wake_for(ctx, request)
     return VERBS[type(request)](ctx, request, timeout or ctx.settings.ready_timeout)
 
@@ -166,6 +172,18 @@ def _drop_standby(ctx: Context, asked: DropStandby, _: float) -> LabView:
     from lab.lifecycle.labs import standby
 
     return standby.drop(ctx, asked.lab)
+
+
+def _make_ahead(ctx: Context, _: MakeAhead, timeout: float) -> list[LabView]:
+    from lab.lifecycle.service import ahead
+
+    return ahead.make(ctx, timeout=timeout)
+
+
+def _drop_ahead(ctx: Context, _: DropAhead, timeout: float) -> list[LabView]:
+    from lab.lifecycle.service import ahead
+
+    return ahead.drop(ctx, timeout=timeout)
 
 
 def _branch(ctx: Context, asked: BranchLab, timeout: float) -> list[LabView]:
@@ -311,6 +329,8 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     ResetLab: _reset,
     MakeStandby: _make_standby,
     DropStandby: _drop_standby,
+    MakeAhead: _make_ahead,
+    DropAhead: _drop_ahead,
     BranchLab: _branch,
     TakeSnapshot: _take_snapshot,
     ChangeSnapshot: _change_snapshot,

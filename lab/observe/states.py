@@ -43,7 +43,8 @@ LAB_STATES: Mapping[LabState, str] = {
     "creating": "a command is creating it",
     "failed": "creation failed, and its guests were kept (`--keep-failed`)",
     "removing": "a command is removing it, or was interrupted",
-    "pooled": "ready, and in a warm pool of the service; paused, unless the pool has it run",
+    "pooled": "ready, and waits to be taken, in a warm pool of the service or made ahead; paused,"
+    " unless the pool has it run",
     "unknown": "its nodes were never observed, or not within the last 30 s; or one of them is"
     " `unknown`, and no other is known to be unready",
     "unrecorded": "missing from the state database; only its guests and volumes exist",

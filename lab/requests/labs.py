@@ -373,6 +373,14 @@ class DropStandby(LabRequest, frozen=True, kw_only=True):
     """The removal of a lab's standby, if it has one."""
 
 
+class MakeAhead(Request, frozen=True, kw_only=True):
+    """Labs ahead, for the next creations on this host, as many as its settings say."""
+
+
+class DropAhead(Request, frozen=True, kw_only=True):
+    """The removal of the labs that were made ahead."""
+
+
 class BranchLab(LabRequest, frozen=True, kw_only=True):
     """Branches of a lab."""
 

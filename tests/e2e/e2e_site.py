@@ -46,7 +46,7 @@ _KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/ima
 _DATABASES = ("state.db", "jobs.db")
 _KEPT_FILES = (
     *(f"{name}{part}" for name in _DATABASES for part in ("", "-journal", "-wal", "-shm")),
-    "admin-token", "reachable.json", "ca.pem", "ca.key", "reserve",
+    "admin-token", "reachable.json", "ca.pem", "ca.key", "reserve", "logs/ahead.log",
 )  # fmt: skip
 
 

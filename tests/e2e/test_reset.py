@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Set
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -106,6 +107,33 @@ def test_resets_of_a_cluster(formed: Site) -> None:
         site.lab("reset", name)
         site.lab("down", name)  # while the next one is being made
     site.lab("gc")
+    assert site.settled() == []
+
+
+def test_labs_that_are_made_ahead(formed: Site) -> None:
+    """Protects `lab up` with the setting standby: it takes a lab, and nothing is left of others."""
+    site = replace(formed, settings={**formed.settings, "LAB_STANDBY": "1"})
+    first = site.lab("up", *PXC, "--nodes", "3", "-o", "name").stdout.strip()
+
+    def waiting() -> list[str]:
+        listed = site.lab("ls", "-o", "json").json
+        return [one["name"] for one in listed if one["state"] == "pooled"]
+
+    (name,) = until(waiting, Deadline.after(120), most=1.0) or [""]
+    assert name, site.home.ahead_log.read_text()
+    taken = site.lab("up", *PXC, "--nodes", "3", "--ttl", "1h", "-o", "json")
+    view = taken.json
+    assert (view["name"], view["state"], view["started"]) == (name, "ready", "warm")
+    assert taken.seconds < 5, "it was not restored"
+    for node in NODES:
+        (row,) = site.sql(name, node, "SHOW STATUS LIKE 'wsrep_cluster_size'")
+        assert row[1] == "3"
+        (now,) = site.sql(name, node, "SELECT UNIX_TIMESTAMP(NOW(6))")
+        assert abs(float(now[0]) - time.time()) < 3
+    site.sql(name, "n2", "CREATE DATABASE mine")
+    assert site.sql(first, "n1", "SHOW DATABASES LIKE 'mine'") == []
+    site.lab("down", "--all", "--yes")  # while the next one is being made
+    assert site.lab("ls", "-o", "json").json == []
     assert site.settled() == []
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from lab.cli import main
 from lab.errors import Conflict
+from lab.lifecycle.core import waiting
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.nodes.inspect import labs as look_at_labs
@@ -181,7 +182,7 @@ def test_a_dead_lab_is_never_given_away(here: Site) -> None:
     """Protects who claims from what broke while it waited: the next one is taken."""
     until_full(here, 3)
     with here.service.core.contexts.use() as ctx:
-        first, second, _ = pools.members(ctx)
+        first, second, _ = waiting.members(ctx)
         for guest in ctx.hypervisor.guests():
             if str(guest).startswith(f"lab-{first.name}-"):
                 ctx.hypervisor.stop(guest, force=True)
@@ -201,7 +202,7 @@ def test_commands_of_the_host_treat_members_as_what_they_are(here: Site) -> None
     until_full(here, 3)
     with here.service.core.contexts.use() as ctx:
         states = {view.name: view.state for view in look_at_labs(ctx)}
-        ours = pools.members(ctx)
+        ours = waiting.members(ctx)
         assert {states[lab.name] for lab in ours} == {"pooled"}
         with pytest.raises(Conflict, match="different configuration"):
             ensure(ctx, CreateLab.of(SPEC, name=ours[0].name))

@@ -17,14 +17,16 @@ from lab.config.poolfile import WarmPool, parse
 from lab.config.settings import Settings
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Context, open_context
+from lab.lifecycle.service import ahead
 from lab.names import EVERYWHERE
 from lab.observe.observer import IDLE_EVERY
+from lab.requests.labs import CreateLab
 from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.asking import asking
 from tests.support.lifecycle_world import World
 from tests.support.page_visit import visit
-from tests.support.pool_world import members, pool, until, until_full
+from tests.support.pool_world import SPEC, members, pool, until, until_full
 from tests.support.serve_world import BODY, MEMORY, Site, settings_of, site
 
 
@@ -51,6 +53,21 @@ def test_members_make_room_for_requests(tmp_path: Path) -> None:
         here.ask("DELETE", "/v1/labs/other?wait=20")
         until_full(here, 3)  # there is room again
         assert here.service.core.admission.used().memory <= 8 * MEMORY
+
+
+def test_what_commands_made_ahead_makes_room_first(tmp_path: Path) -> None:
+    """Protects members of pools, and what a user of the host made ahead while there is room."""
+    with site(tmp_path, pool=(pool(1),), memory=6 * MEMORY) as here:
+        until_full(here, 1)
+        (member,) = staying(here)
+        with here.service.core.contexts.use() as ctx:
+            eager = replace(ctx, settings=replace(ctx.settings, standby=1))
+            assert ahead.want(eager, CreateLab.of(SPEC))
+            (made,) = ahead.make(eager, timeout=20.0)
+        here.service.keeper.keep()
+        assert set(staying(here)) == {member, made.name}
+        here.make("other", nodes=4)
+        assert staying(here) == [member]
 
 
 @pytest.mark.rare

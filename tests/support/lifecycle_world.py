@@ -112,6 +112,7 @@ class World:
     answer_timeout: float = 10.0  # a busy machine is no reason for a test to fail
     build: Callable[..., BuiltImage] = build
     redirects: bool = False
+    standby: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -124,7 +125,7 @@ class World:
             self.home, "tester", hypervisor="fake", storage="fake",
             ready_timeout=self.ready_timeout, answer_timeout=self.answer_timeout,
             memory_floor=0, port_range=self.ports,
-            publish=self.publish, publish_name=self.publish_name,
+            publish=self.publish, publish_name=self.publish_name, standby=self.standby,
         )  # fmt: skip
 
     @contextmanager

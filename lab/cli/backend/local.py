@@ -60,19 +60,52 @@ class LocalSession:
     def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session."""
         from lab.lifecycle.perform import perform
-        from lab.requests.labs import ResetLab
+        from lab.requests.labs import CreateLab, ResetLab
         from lab.requests.request import check
 
-        found = perform(self._context, check(request), timeout=timeout)
+        ctx = self._context
+        found = perform(ctx, check(request), timeout=timeout)
         if isinstance(request, ResetLab) and not request.once:
-            self._make_standby(request.lab)
+            # It forgets the former guests first.
+            self._make_next(ctx.home.standby_log(request.lab), request.lab)
+        if isinstance(request, CreateLab):
+            self._make_ahead(request)
         return found
 
-    def _make_standby(self, lab: str) -> None:
-        """Make the next standby of a lab in a process of its own, which outlives this one.
+    def take(self, request: CreateLab) -> LabView | None:
+        """See Session."""
+        if not self._opened.settings.standby:
+            return None
+        from lab.lifecycle.labs.up import note_risks
+        from lab.lifecycle.service import ahead
+        from lab.requests.request import check
 
-        It forgets the former guests first. What it prints, such as why there is none, is in a file
-        of the lab.
+        view = ahead.take(self._context, check(request))
+        if view is not None:
+            note_risks(self._context)
+            self._make_ahead(request)
+        return view
+
+    def _make_ahead(self, request: CreateLab) -> None:
+        """Make labs ahead like one that was created, where the settings ask for that."""
+        if not self._opened.settings.standby:
+            return
+        from lab.errors import LabError
+        from lab.lifecycle.service import ahead
+
+        ctx = self._context
+        try:
+            wanted = ahead.want(ctx, request)
+        except LabError as error:  # what was asked for is done
+            ctx.progress.note("standby", f"no labs are made ahead: {error}")
+            return
+        if wanted:
+            self._make_next(ctx.home.ahead_log, "--ahead")
+
+    def _make_next(self, log: Path, what: str) -> None:
+        """Make the next standby of a lab, or labs ahead, in a process that outlives this one.
+
+        What it prints, such as why there is none, is in ``log``.
         """
         import sys
 
@@ -81,16 +114,11 @@ class LocalSession:
         from lab.units import format_duration
 
         home, limit = self._context.home, self._context.settings.ready_timeout
-        argv = [sys.executable, "-m", "lab", "--home", str(home.root), "standby", lab]
+        argv = [sys.executable, "-m", "lab", "--home", str(home.root), "standby", what]
         argv += ["--output", "name", "--timeout", format_duration(limit)]
         try:
             # Not from the working directory, which may have a directory `lab` of its own.
-            start(
-                argv,
-                log=home.standby_log(lab),
-                cwd=home.root,
-                env={"PYTHONSAFEPATH": "1"},
-            )
+            start(argv, log=log, cwd=home.root, env={"PYTHONSAFEPATH": "1"})
         except HostUnfit as error:  # what was asked for is done
             self._context.progress.note("standby", f"the next standby is not made: {error}")
 
@@ -101,11 +129,21 @@ class LocalSession:
 
         return preview(self._context, check(request))
 
-    def names(self) -> list[str]:
+    def names(self, *, waiting: bool = False) -> list[str]:
         """See Session."""
+        from lab.lifecycle.core.waiting import members
         from lab.lifecycle.labs.down import names
 
-        return names(self._reading)
+        ctx = self._reading
+        others = set() if waiting else {record.name for record in members(ctx)}
+        return [name for name in names(ctx) if name not in others]
+
+    def _used(self, name: str) -> Context:
+        """The context for a verb that uses a lab; raises Conflict if that waits to be taken."""
+        from lab.lifecycle.core.waiting import refuse_waiting
+
+        refuse_waiting(self._reading, name)
+        return self._reading
 
     def labs(self) -> list[LabView]:
         """See Session."""
@@ -143,14 +181,14 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle.labs.node_access import execute
 
-        return execute(self._context, name, node, argv, stdin=stdin, timeout=timeout)
+        return execute(self._used(name), name, node, argv, stdin=stdin, timeout=timeout)
 
     def ssh(self, name: str, node: str) -> AbstractContextManager[Program]:
         """See Session."""
         from lab.cli.backend.programs import Program
         from lab.lifecycle.labs.node_access import ssh_argv
 
-        return nullcontext(Program(ssh_argv(self._reading, name, node)))
+        return nullcontext(Program(ssh_argv(self._used(name), name, node)))
 
     def console(self, name: str, node: str) -> Program:
         """See Session."""
@@ -180,25 +218,25 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle.labs.query import query
 
-        return query(self._reading, name, node, statement, seconds)
+        return query(self._used(name), name, node, statement, seconds)
 
     def results(self, name: str, node: str | None, text: str, *, database: str) -> Iterator[Rows]:
         """See Session."""
         from lab.lifecycle.labs.query import results
 
-        return results(self._reading, name, node, text, database=database)
+        return results(self._used(name), name, node, text, database=database)
 
     def everywhere(self, name: str, text: str, *, database: str) -> list[NodeResults]:
         """See Session."""
         from lab.lifecycle.labs.query import everywhere
 
-        return everywhere(self._reading, name, text, database=database)
+        return everywhere(self._used(name), name, text, database=database)
 
     def client(self, name: str, node: str | None, *, database: str) -> SqlClient:
         """See Session."""
         from lab.lifecycle.labs.query import client
 
-        return client(self._reading, name, node, database=database)
+        return client(self._used(name), name, node, database=database)
 
     def engines(self) -> list[EngineView]:
         """See Session."""

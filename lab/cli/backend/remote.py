@@ -101,8 +101,14 @@ class RemoteSession:
         """See Session."""
         return self._client.preview(request.spec, cold=request.cold)
 
-    def names(self) -> list[str]:
-        """See Session."""
+    def take(self, request: CreateLab) -> LabView | None:
+        """See Session; the service has pools for that."""
+        del request
+        return None
+
+    def names(self, *, waiting: bool = False) -> list[str]:
+        """See Session; a service lists no labs of its pools."""
+        del waiting
         return [lab.name for lab in self._client.labs()]
 
     def labs(self) -> list[LabView]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         ChangeLab,
         CreateLab,
         DeleteLab,
+        DropAhead,
         DropStandby,
+        MakeAhead,
         MakeStandby,
         Promote,
         ResetLab,
@@ -100,6 +102,10 @@ class Session(Protocol):
     @overload
     def run(self, request: DeleteLab | DeleteDataset) -> bool: ...
     @overload
+    def run(
+        self, request: MakeAhead | DropAhead, *, timeout: float | None = None
+    ) -> list[LabView]: ...
+    @overload
     def run(self, request: ChangeLab) -> LabView: ...
     @overload
     def run(self, request: TakeSnapshot | ChangeSnapshot) -> SnapshotView: ...
@@ -131,8 +137,14 @@ class Session(Protocol):
     def preview(self, request: CreateLab) -> Preview:
         """What the request would create, and from which image and template."""
 
-    def names(self) -> list[str]:
-        """The names of all labs, including those that are not in the state database."""
+    def take(self, request: CreateLab) -> LabView | None:
+        """A lab that was made ahead and is what the request asks for, if there is one."""
+
+    def names(self, *, waiting: bool = False) -> list[str]:
+        """The names of all labs, including those that are not in the state database.
+
+        ``waiting``: also of those that wait until somebody takes them.
+        """
 
     def labs(self) -> list[LabView]:
         """All labs."""

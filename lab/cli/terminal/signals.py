@@ -83,12 +83,16 @@ class Interrupts:
 
     @contextlib.contextmanager
     def shield(self, doing: str) -> Iterator[None]:
-        """No signal raises in the block; ``doing`` is what the message on a signal says."""
+        """No signal raises in the block; ``doing`` is what the message on a signal says.
+
+        Nor afterwards, if ``protect`` was called in it.
+        """
         before, self._shielded = self._shielded, doing
         try:
             yield
         finally:
-            self._shielded = before
+            if self._shielded == doing:
+                self._shielded = before
 
     def protect(self, doing: str) -> None:
         """No signal raises from now on, and it takes one more to end the process."""

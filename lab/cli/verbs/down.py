@@ -42,6 +42,8 @@ def down(
     ] = False,
 ) -> int:
     """Remove labs and all their data."""
+    from lab.requests.labs import DropAhead
+
     app = app_of(ctx)
     if names and every:
         raise InvalidSpec("names cannot be combined with --all")
@@ -49,10 +51,16 @@ def down(
         check_lab_name(name)
     with app.open() as session:
         if every:
-            meant = session.names()
+            meant = session.names(waiting=True)
+            _agree(meant, yes=yes)
+            if not app.settings().url:
+                session.run(DropAhead())  # also of what is about to be made
+                there = session.names(waiting=True)
+                for name in set(meant) - set(there):
+                    app.say(f"removed {name}, which was made ahead")
+                meant = there
             if not meant:
                 app.say("no labs to remove")
-            _agree(meant, yes=yes)
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))
         return _remove(app, session, meant, force=force, defer=defer)

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from lab.cli import flags
-from lab.cli.app import app_of, pick
+from lab.cli.app import App, app_of, pick
 from lab.cli.complete import snapshots
 from lab.cli.manual import manual
-from lab.cli.terminal.output import emit, parse_format
-from lab.cli.terminal.show import lab_text
+from lab.cli.terminal.output import Format, emit, parse_format
+from lab.cli.terminal.show import lab_text, labs_text
 
 _To = Annotated[
     str,
@@ -58,13 +58,19 @@ def reset(
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
 
 
-@manual("lab standby shop --to loaded", "lab standby shop --remove")
+@manual("lab standby shop --to loaded", "lab standby shop --remove", "lab standby --ahead")
 def standby(
     ctx: typer.Context,
     *,
     name: flags.Name = "",
     to: _To = "",
     remove: Annotated[bool, typer.Option("--remove", help="Remove the standby.")] = False,
+    ahead: Annotated[
+        bool,
+        typer.Option(
+            "--ahead", help="Not of a lab: whole labs for the next `lab up` (the setting standby)."
+        ),
+    ] = False,
     timeout: flags.Timeout = "",
     output: flags.Output = "table",
 ) -> None:
@@ -78,6 +84,11 @@ def standby(
 
     app = app_of(ctx)
     how = parse_format(output)
+    if ahead:
+        if name or to:
+            raise InvalidSpec("labs ahead are like the lab that was created last: name no lab")
+        _ahead(app, how, timeout, remove=remove)
+        return
     if to and remove:
         raise InvalidSpec("--to names the snapshot of a standby to make: leave it or --remove out")
     limit = flags.timeout(timeout, app.settings().ready_timeout)
@@ -86,3 +97,15 @@ def standby(
         asked = DropStandby(lab=lab) if remove else MakeStandby(lab=lab, to=to)
         view = session.run(asked, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+
+
+def _ahead(app: App, how: Format, timeout: str, *, remove: bool) -> None:
+    from lab.requests.labs import DropAhead, MakeAhead
+
+    limit = flags.timeout(timeout, app.settings().ready_timeout)
+    doing = "removing what is not complete"
+    with app.open_here("labs are made ahead", "a service has pools", doing=doing) as session:
+        views = session.run(DropAhead() if remove else MakeAhead(), timeout=limit)
+    emit(
+        views, how, table=lambda: labs_text(views, app.now()), names=lambda: [v.name for v in views]
+    )

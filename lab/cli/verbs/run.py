@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lab.cli import flags
-from lab.cli.app import REMOVING, app_of
+from lab.cli.app import REMOVING, app_of, create
 from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
@@ -96,9 +96,7 @@ def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
         spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:
         with app.open(doing=REMOVING) as session:
-            view = session.run(flags.creation_of(spec, creation), timeout=limit)
-            app.interrupts.protect("removing the lab")
-            return view
+            return create(app, session, flags.creation_of(spec, creation), limit, protect=REMOVING)
     except KeyboardInterrupt:
         if ours and not creation.keep_failed:
             with app.interrupts.shield(REMOVING):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lab.cli import flags
-from lab.cli.app import REMOVING, app_of
+from lab.cli.app import REMOVING, app_of, create
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.errors import InvalidSpec
@@ -89,7 +89,7 @@ def up(
         emit(found, how, table=lambda: preview_text(found), names=lambda: [found.name])
         return 0
     with app.open(doing=REMOVING) as session:
-        view = session.run(asked, timeout=limit)
+        view = create(app, session, asked, limit)
         ends = view.expires_at
         if exist_ok and spec.ttl and ends is not None and ends < app.now() + spec.ttl - _NEW:
             view = session.run(ChangeLab(lab=view.name, ttl=spec.ttl))

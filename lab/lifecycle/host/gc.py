@@ -26,6 +26,7 @@ from lab.lifecycle.core.release import (
     lost_logs,
     mark_removing,
 )
+from lab.lifecycle.core.waiting import AHEAD
 from lab.lifecycle.host import catalog
 from lab.lifecycle.host.builds import remove_work
 from lab.lifecycle.images import image
@@ -33,9 +34,9 @@ from lab.lifecycle.nodes import standby
 from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
-from lab.names import CaptureRef, Owner, OwnerKind
+from lab.names import CaptureRef, GuestName, Owner, OwnerKind
 from lab.requests.host import ORDINARY, CollectGarbage
-from lab.state.records import ImageRecord
+from lab.state.records import ImageRecord, LabRecord
 from lab.storage import clone_lock
 from lab.views.host import GcReport
 
@@ -77,6 +78,8 @@ def gc(ctx: Context, asked: CollectGarbage = ORDINARY) -> GcReport:
         more = perform(ctx, waited)
         report = GcReport((*report.removed, *more.removed), (*report.left, *more.left))
     standbys = standby.sweep(ctx)
+    if not ctx.settings.standby:
+        ctx.home.ahead.unlink(missing_ok=True)
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
     swept += [*standbys, *ctx.storage.sweep(), *_scratch(ctx)]
@@ -164,9 +167,7 @@ def _why(ctx: Context, owner: Owner) -> str:
         if lab is not None:
             if lab.state == "removing" and branches(ctx, lab.name):
                 return ""  # it is removed with the last of them
-            if lab.expires_at is not None and lab.expires_at <= time.time():
-                return "expired"
-            return f"left in state {lab.state}" if lab.state in ("creating", "removing") else ""
+            return _why_lab(ctx, lab)
     else:
         keyed = ctx.store.templates if owner.kind == "template" else ctx.store.images
         record = keyed.find(owner.name)
@@ -175,6 +176,20 @@ def _why(ctx: Context, owner: Owner) -> str:
         if record is not None:
             return f"left in state {record.state}" if record.state != "ready" else ""
     return "left without a record" if ctx.store.resources.of(owner) else ""
+
+
+def _why_lab(ctx: Context, lab: LabRecord) -> str:
+    if lab.expires_at is not None and lab.expires_at <= time.time():
+        return "expired"
+    if lab.pool == AHEAD and lab.state == "ready" and _runs(ctx, lab.name):
+        return "left running by a command that was to take it"
+    return f"left in state {lab.state}" if lab.state in ("creating", "removing") else ""
+
+
+def _runs(ctx: Context, name: str) -> bool:
+    guests = ctx.hypervisor.guests()
+    there = (guests.get(GuestName(node.guest)) for node in ctx.store.nodes.of(name))
+    return any(guest is not None and guest.state == "running" for guest in there)
 
 
 def _remove(ctx: Context, owner: Owner) -> None:

@@ -16,6 +16,7 @@ from lab.host import sockets
 from lab.hypervisor import Guest, memory_of
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.waiting import refuse_waiting
 from lab.lifecycle.nodes.asleep import PATIENCE, awake
 from lab.lifecycle.nodes.inspect import lab, nodes_of, record_of
 from lab.locks.named import lock
@@ -61,8 +62,7 @@ def _check(
         raise Conflict(
             f"the lab {name} does not run: it cannot sleep", hint=f"`lab start {name}` starts it"
         )
-    if record.pool:
-        raise Conflict(f"the lab {name} is in the warm pool {record.pool}, which has it pause")
+    refuse_waiting(ctx, name)
     if expected is not None and record != expected:
         raise Conflict(f"the lab {name} was used or changed since it was looked at")
     for guest in guests:

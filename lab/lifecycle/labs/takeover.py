@@ -26,10 +26,10 @@ from lab.lifecycle.nodes.nodes import Node, forwards_of, volumes_of
 from lab.lifecycle.nodes.personalise import move_hosts, set_clocks
 from lab.lifecycle.nodes.readiness import until_ready
 from lab.lifecycle.nodes.standby import (
+    coming,
     end,
     fits,
     forget,
-    made,
     remove,
     standby_nodes,
     usable,
@@ -65,10 +65,8 @@ def take_over(
     """
     name, fit = record.name, fits(record, nodes)
     deadline = Deadline.after(timeout)
-    if not made(ctx, name, deadline):
-        return None
-    there = ctx.store.standbys.find(name)
-    if there is not None and there.label != capture.label:
+    there = coming(ctx, name, deadline)
+    if there is None or there.label != capture.label:
         return None
 
     with working_on(ctx, name, deadline.left):

@@ -22,7 +22,7 @@ from lab.lifecycle.nodes.connection import account_of, beyond, unencrypted, warn
 from lab.lifecycle.nodes.form import Formation, form, until_formed
 from lab.lifecycle.nodes.hand_over import Started, personalise, wait_ready
 from lab.lifecycle.nodes.personalise import USER, make_password, prepare
-from lab.lifecycle.nodes.preflight import preflight
+from lab.lifecycle.nodes.preflight import make_room, preflight
 from lab.lifecycle.nodes.recovery import until_back_inside
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner
@@ -86,9 +86,22 @@ def make(
 
 
 def check_host(ctx: Context, nodes: Sequence[NodePlan]) -> None:
-    """Raise HostUnfit unless this host can take a lab; note the risks that it would have."""
+    """Raise HostUnfit unless this host can take a lab; note the risks that it would have.
+
+    Labs that were made ahead give up their memory for it.
+    """
     with ctx.progress.step("preflight"):
-        preflight(ctx, nodes)
+        try:
+            preflight(ctx, nodes)
+        except HostUnfit:
+            if not make_room(ctx, nodes):
+                raise
+            preflight(ctx, nodes)
+    note_risks(ctx)
+
+
+def note_risks(ctx: Context) -> None:
+    """Note the risks that a lab has on this host."""
     if text := warning(ctx.settings.publish):
         ctx.progress.note("publish", text)
     for caution in ctx.hypervisor.capabilities().cautions:

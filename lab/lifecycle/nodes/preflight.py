@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from lab import host
 from lab.blueprints import NodePlan
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.waiting import AHEAD, made_ahead, try_drop
 from lab.lifecycle.nodes.ports import check_published, redirects_at
+from lab.lifecycle.nodes.standby import COST
 
 
 def preflight(ctx: Context, nodes: Sequence[NodePlan]) -> None:
@@ -23,6 +25,25 @@ def preflight(ctx: Context, nodes: Sequence[NodePlan]) -> None:
     check_aio(ctx, len(sizes))
     if (redirects := redirects_at(ctx, ctx.settings.publish)) is not None:
         redirects.ports()
+
+
+def make_room(ctx: Context, nodes: Sequence[NodePlan]) -> bool:
+    """Remove labs that were made ahead, the oldest first, if ``nodes`` then have their memory.
+
+    Whether they have it. Not for such a lab itself.
+    """
+    if ctx.origin.pool == AHEAD:
+        return False
+    needed = sum(node.size.memory for node in nodes) + ctx.settings.memory_floor
+    waiting = made_ahead(ctx)
+    spare = sum(COST * len(ctx.store.nodes.of(one.name)) for one in waiting)
+    if needed > host.memory().available + spare:
+        return False
+    for one in waiting:
+        if needed <= host.memory().available:
+            break
+        try_drop(ctx, one.name)
+    return needed <= host.memory().available
 
 
 def check_aio(ctx: Context, nodes: int) -> None:

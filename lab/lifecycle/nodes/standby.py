@@ -88,20 +88,19 @@ def working_on(ctx: Context, name: str, timeout: float) -> Iterator[None]:
         yield
 
 
-def made(ctx: Context, name: str, deadline: Deadline) -> bool:
-    """Whether a lab has a standby, or somebody is making it.
+def coming(ctx: Context, name: str, deadline: Deadline) -> StandbyRecord | None:
+    """The standby of a lab, complete or being made.
 
-    A process that was started for that, by the last reset, is waited for until it has begun.
-    Raises the errors of ``halt``.
+    Who makes one, or was started for that by the last reset, is waited for until it is recorded
+    what for. Raises the errors of ``halt``.
     """
     for _ in attempts(deadline, most=0.05):
-        coming = runs(ctx.home.standby_log(name))  # before the others: it may begin, and end, now
-        if ctx.store.standbys.find(name) is not None or held(ctx.home, "standby", name):
-            return True
-        if not coming:
-            return False
+        # Before the record: who makes one may record it, and end, now.
+        busy = runs(ctx.home.standby_log(name)) or held(ctx.home, "standby", name)
+        if (found := ctx.store.standbys.find(name)) is not None or not busy:
+            return found
         ctx.progress.halt()
-    return False
+    return None
 
 
 def forget_standby(ctx: Context, name: str, label: str = "") -> bool:

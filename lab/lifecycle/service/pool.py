@@ -21,14 +21,13 @@ from lab.hypervisor import Guest, memory_of
 from lab.imagebuild import added
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context, Origin
-from lab.lifecycle.core.release import forget
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import choose, find, recipe_of, required, resolve
 from lab.lifecycle.labs import configuration
 from lab.lifecycle.nodes.inspect import nodes_of, observed_of
 from lab.lifecycle.nodes.personalise import set_clocks
 from lab.locks.named import lock
-from lab.names import GuestName, Owner
+from lab.names import GuestName
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.store import Store
@@ -61,19 +60,25 @@ def check(settings: Settings, spec: LabSpec) -> None:
 
 
 def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
-    """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec.
-
-    A lab with a name of its choice, of an image of its choice, or with further accounts, is not in
-    a pool.
-    """
-    chosen = (asked.name and not asked.accept_pooled_name) or asked.options.user
-    if chosen or asked.image or kept.blueprint != asked.blueprint or kept.dataset != asked.dataset:
+    """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec."""
+    if not may_be_member(asked):
+        return False
+    if (kept.blueprint, kept.dataset) != (asked.blueprint, asked.dataset):
         return False
     one, other = (
         configuration.requested(s, profile=settings.profile_of(s.profile).name, recipe=_recipe(s))
         for s in (kept, asked)
     )
     return not configuration.differs(one, other, exact=True)
+
+
+def may_be_member(asked: LabSpec) -> bool:
+    """Whether a lab as ``asked`` may be one that was made before.
+
+    Not one with a name of its choice, of an image of its choice, or with further accounts.
+    """
+    chosen = asked.name and not asked.accept_pooled_name
+    return not (chosen or asked.options.user or asked.image)
 
 
 def keys(ctx: Context, spec: LabSpec) -> MemberKeys:
@@ -141,7 +146,7 @@ def claim(
     name: str,
     pool: str,
     fields: dict[str, Any],
-    also: Callable[[Store], None],
+    also: Callable[[Store], None] = lambda _: None,
 ) -> None:
     """Claim a member of ``pool``: its record gets ``fields``, all or nothing; it runs then.
 
@@ -168,9 +173,12 @@ def _no_member(name: str, pool: str) -> Conflict:
 
 
 def given_to(
-    origin: Origin, owner: str, ttl: float, snapshots: str, since: float
+    origin: Origin, owner: str, ttl: float | None, snapshots: str, since: float
 ) -> dict[str, Any]:
-    """What the record of a lab says that was claimed now, having been asked for at ``since``."""
+    """What the record of a lab says that was claimed now, having been asked for at ``since``.
+
+    ``ttl``: seconds of its lease; None: it has none.
+    """
     now = time.time()
     return {
         "project": origin.project,
@@ -182,30 +190,9 @@ def given_to(
         "owner": owner,
         "snapshots": snapshots,
         "created_at": now,
-        "expires_at": now + ttl,
+        "expires_at": None if ttl is None else now + ttl,
         "ready_seconds": now - since,
     }
-
-
-def drop(ctx: Context, name: str) -> bool:
-    """Remove a member; False if it was claimed meanwhile. Raises Conflict if somebody works on it.
-
-    From the first moment on nobody can claim it; what a killed process leaves, ``gc`` removes.
-    """
-    with lock(ctx.home, "lab", name, wait=False):
-        with ctx.store.transaction():
-            record = ctx.store.labs.find(name)
-            if record is None or not record.pool:
-                return False
-            ctx.store.labs.update(name, state="removing")
-        forget(ctx, Owner("lab", name))
-        return True
-
-
-def members(ctx: Context) -> list[LabRecord]:
-    """All labs of pools, also those that are being made, the oldest first."""
-    found = [record for record in ctx.store.labs.all() if record.pool]
-    return sorted(found, key=lambda record: record.created_at)
 
 
 def ready(records: Collection[LabRecord], pool: str) -> list[LabRecord]:

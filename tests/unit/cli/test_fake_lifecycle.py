@@ -194,7 +194,18 @@ class FakeSession:
         self._called("preview", request)
         return preview_view(template=None if request.cold else "feedfacefeedface")
 
-    def names(self) -> list[str]:
+    def take(self, request: CreateLab) -> LabView | None:
+        """The lab of FAKE_AHEAD, after FAKE_TAKE seconds."""
+        del request
+        if not (name := os.environ.get("FAKE_AHEAD", "")):
+            return None
+        self._world.log("taking", name)
+        time.sleep(float(os.environ.get("FAKE_TAKE", "0")))
+        self._world.views[name] = lab_view(name)
+        return self._world.views[name]
+
+    def names(self, *, waiting: bool = False) -> list[str]:
+        del waiting
         self._called("names")
         return sorted(self._world.views)
 

@@ -340,6 +340,19 @@ def test_run_interrupted_while_the_lab_is_made(start: Start) -> None:
     assert "undone" in lab.lines()
 
 
+@pytest.mark.parametrize("verb", [("up", "pxc"), ("run", "pxc", "--", "touch", "began")])
+def test_interrupted_while_a_lab_is_taken(start: Start, verb: tuple[str, ...]) -> None:
+    """Protects from a lab that nobody knows of: its name is not known before it is taken."""
+    lab = start(*verb, FAKE_AHEAD="pxc-3fa21c", FAKE_TAKE="1")
+    lab.wait_for("taking")
+    lab.send(signal.SIGINT)
+    code, err = lab.end()
+    assert code == 130
+    assert "still taking a lab that was made ahead" in err
+    assert lab.lines()[-1] == "is down pxc-3fa21c"
+    assert not (lab.log.parent / "began").exists()
+
+
 def test_run_interrupted_twice_while_the_lab_is_removed(start: Start) -> None:
     """Protects the removal: it takes three signals to break it."""
     lab = start("run", "pxc", "--", "sh", "-c", "exit 4", FAKE_DOWN="1")

@@ -18,13 +18,16 @@ from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.rollback import reset, rollback
 from lab.lifecycle.labs.start import start
+from lab.lifecycle.labs.takeover import take_over
 from lab.lifecycle.nodes.inspect import lab, node_of, nodes_of
+from lab.lifecycle.nodes.standby import coming
 from lab.lifecycle.snapshots import snapshot
 from lab.names import Owner
 from lab.requests.labs import BranchLab, MakeStandby, ResetLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from lab.views.labs import LabView
+from lab.wait import Deadline
 from tests.support.lifecycle_world import (
     World,
     at,
@@ -308,6 +311,29 @@ def test_a_reset_waits_for_a_process_that_was_started_to_make_one(
         put_back(ctx)
         assert taken_over(ctx) == makes
         assert makes or time.monotonic() - began >= 0.9
+        assert codes([child]) == [0]
+
+
+def test_a_reset_to_another_snapshot_does_not_wait(world: World) -> None:
+    """Protects who goes to another one: what is being made is not for that."""
+    with world.open() as ctx:
+        loaded(ctx)
+        other = snapshot.take(ctx, TakeSnapshot(lab="shop", name="other")).label
+
+        def slowly(own: Context) -> None:
+            prepare(own)
+
+        slow = at("hypervisor.pause", lambda: time.sleep(5.0))
+        child = in_process(world, slowly, slow)
+        while not ctx.store.standbys.all():
+            pass
+        began = time.monotonic()
+        assert coming(ctx, "shop", Deadline.after(20.0)) is not None
+        assert take_over(
+            ctx, ctx.store.labs.get("shop"), snapshot.find(ctx, "shop", other),
+            nodes_of(ctx, "shop"), 20.0,
+        ) is None  # fmt: skip
+        assert time.monotonic() - began < 4.0
         assert codes([child]) == [0]
 
 
