@@ -18,5 +18,13 @@ def did_you_mean(word: str, known: Iterable[str], *, otherwise: str = "") -> str
     words = list(known)
     longer = [one for one in words if word and one.startswith(word)]
     if not 0 < len(longer) <= _MOST:
-        longer = difflib.get_close_matches(word, words, n=1)
+        near = difflib.get_close_matches(word, words)
+        # Of equally near ones the one of the same length: pxd is rather pxc than pxc-dr.
+        near.sort(
+            key=lambda one: (
+                -difflib.SequenceMatcher(None, one, word).ratio(),
+                abs(len(one) - len(word)),
+            )
+        )
+        longer = near[:1]
     return f"did you mean {' or '.join(map(repr, longer))}?" if longer else otherwise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from lab.api.core.core import Core
 from lab.api.jobs.stored import origin_of
@@ -50,7 +51,10 @@ def _give(core: Core, name: str, pool: str, job: JobRecord, request: CreateLab) 
 
     ttl = request.ttl or core.settings.serve.default_ttl
     origin = origin_of(job, request, core.store.tokens.find(job.token))
-    fields = pools.given_to(origin, request.owner, ttl, request.snapshots, job.created_at)
+
+    def fields() -> dict[str, Any]:
+        return pools.given_to(origin, request.owner, ttl, request.snapshots, job.created_at)
+
     try:
         with core.contexts.use() as ctx:
             pools.claim(ctx, name, pool, fields, also)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -73,10 +74,11 @@ def take(ctx: Context, asked: CreateLab) -> LabView | None:
 
 
 def _take(ctx: Context, name: str, spec: LabSpec) -> LabView:
-    ours: list[str] = []
-    fields = pools.given_to(
-        ctx.origin, ctx.settings.owner, spec.ttl, str(spec.snapshots), time.time()
-    )
+    began, ours = time.time(), list[str]()
+
+    def fields() -> dict[str, Any]:
+        return pools.given_to(ctx.origin, ctx.settings.owner, spec.ttl, str(spec.snapshots), began)
+
     with Undo() as undo:
         undo.push(f"lab {name}", lambda: _give_back(ctx, name, taken=bool(ours)))
         with ctx.progress.step("claim", f"{name} was made ahead"):

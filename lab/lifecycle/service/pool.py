@@ -145,13 +145,14 @@ def claim(
     ctx: Context,
     name: str,
     pool: str,
-    fields: dict[str, Any],
+    fields: Callable[[], dict[str, Any]],
     also: Callable[[Store], None] = lambda _: None,
 ) -> None:
     """Claim a member of ``pool``: its record gets ``fields``, all or nothing; it runs then.
 
-    ``also`` is called in the same transaction, and may raise. Raises Conflict if it is no member
-    any more or somebody works on it, NotReady if not every node can be used at once.
+    ``fields`` are asked for when it is ready, as times count from then. ``also`` is called in the
+    same transaction, and may raise. Raises Conflict if it is no member any more or somebody works
+    on it, NotReady if not every node can be used at once.
     """
     # The service may be pausing or resuming it.
     with lock(ctx.home, "lab", name, deadline=Deadline.after(_PATIENCE)):
@@ -164,7 +165,7 @@ def claim(
             record = ctx.store.labs.find(name)
             if record is None or record.pool != pool or record.state != "ready":
                 raise _no_member(name, pool)
-            ctx.store.labs.update(name, pool="", **fields)
+            ctx.store.labs.update(name, pool="", **fields())
             also(ctx.store)
 
 

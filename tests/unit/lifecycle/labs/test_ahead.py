@@ -82,7 +82,9 @@ def test_a_lab_that_was_made_ahead_is_taken(eager: World) -> None:
         assert states(ctx) == {"galera": "ready", name: "pooled"}
         assert {g.state for n, g in ctx.hypervisor.guests().items() if name in n} == {"paused"}
         assert make(ctx) == [name], "as many as the setting says"
+        began = time.time()
         view = ahead.take(ctx, structs.replace(REQUEST, ttl=60.0))
+        assert 0.001 < (ctx.store.labs.get(name).ready_seconds or 0) < time.time() - began
         assert view is not None
         assert (view.name, view.state, view.owner, view.started) == (
             name, "ready", "tester", "warm",
