@@ -216,6 +216,11 @@ def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
             spec = flags.on_engine(spec, engine, flags.added_here(_app().settings()))
         asked = CreateLab.of(spec)
         view = session.take(asked) or session.run(asked)
+        try:
+            session.make_ahead(asked)
+        except BaseException:  # Ctrl-C
+            _remove(view.name)
+            raise
     try:
         yield TestLab(view)
     finally:

@@ -172,10 +172,14 @@ def create(
         if view is not None and protect:
             app.interrupts.protect(protect)
     if view is None:
+        if app.interrupts.came:
+            raise KeyboardInterrupt
         view = session.run(asked, timeout=timeout)
         if protect:
             app.interrupts.protect(protect)
-    elif app.interrupts.came and not protect:
+    with app.interrupts.shield("starting the making of the next one"):
+        session.make_ahead(asked)
+    if app.interrupts.came and not protect:
         with app.interrupts.shield(REMOVING):
             session.run(DeleteLab(lab=view.name))
         raise KeyboardInterrupt

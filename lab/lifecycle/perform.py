@@ -183,7 +183,7 @@ def _make_ahead(ctx: Context, _: MakeAhead, timeout: float) -> list[LabView]:
 def _drop_ahead(ctx: Context, _: DropAhead, timeout: float) -> list[LabView]:
     from lab.lifecycle.service import ahead
 
-    return ahead.drop(ctx, timeout=timeout)
+    return ahead.drop(ctx, timeout=min(timeout, ahead.UNDO))
 
 
 def _branch(ctx: Context, asked: BranchLab, timeout: float) -> list[LabView]:

@@ -60,7 +60,7 @@ class LocalSession:
     def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session."""
         from lab.lifecycle.perform import perform
-        from lab.requests.labs import CreateLab, ResetLab
+        from lab.requests.labs import ResetLab
         from lab.requests.request import check
 
         ctx = self._context
@@ -68,8 +68,6 @@ class LocalSession:
         if isinstance(request, ResetLab) and not request.once:
             # It forgets the former guests first.
             self._make_next(ctx.home.standby_log(request.lab), request.lab)
-        if isinstance(request, CreateLab):
-            self._make_ahead(request)
         return found
 
     def take(self, request: CreateLab) -> LabView | None:
@@ -83,11 +81,10 @@ class LocalSession:
         view = ahead.take(self._context, check(request))
         if view is not None:
             note_risks(self._context)
-            self._make_ahead(request)
         return view
 
-    def _make_ahead(self, request: CreateLab) -> None:
-        """Make labs ahead like one that was created, where the settings ask for that."""
+    def make_ahead(self, request: CreateLab) -> None:
+        """See Session."""
         if not self._opened.settings.standby:
             return
         from lab.errors import LabError
@@ -167,13 +164,13 @@ class LocalSession:
         """See Session."""
         from lab.lifecycle.labs.wait import wait
 
-        return wait(self._reading, name, timeout=timeout)
+        return wait(self._used(name), name, timeout=timeout)
 
     def snapshots(self, name: str) -> list[SnapshotView]:
         """See Session."""
         from lab.lifecycle.snapshots import snapshot
 
-        return snapshot.snapshots(self._context, name)
+        return snapshot.snapshots(self._used(name), name)
 
     def execute(
         self, name: str, node: str, argv: Sequence[str], *, stdin: bytes, timeout: float

@@ -106,6 +106,9 @@ class RemoteSession:
         del request
         return None
 
+    def make_ahead(self, request: CreateLab) -> None:
+        """See Session; the service fills its pools."""
+
     def names(self, *, waiting: bool = False) -> list[str]:
         """See Session; a service lists no labs of its pools."""
         del waiting

@@ -140,6 +140,12 @@ class Session(Protocol):
     def take(self, request: CreateLab) -> LabView | None:
         """A lab that was made ahead and is what the request asks for, if there is one."""
 
+    def make_ahead(self, request: CreateLab) -> None:
+        """Have the next labs like a new one made ahead, in a process that outlives this one.
+
+        Where the settings of this host ask for that; it fails with a note.
+        """
+
     def names(self, *, waiting: bool = False) -> list[str]:
         """The names of all labs, including those that are not in the state database.
 

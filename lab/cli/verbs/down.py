@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,28 +43,46 @@ def down(
     ] = False,
 ) -> int:
     """Remove labs and all their data."""
-    from lab.requests.labs import DropAhead
-
     app = app_of(ctx)
     if names and every:
         raise InvalidSpec("names cannot be combined with --all")
     for name in names or ():
         check_lab_name(name)
     with app.open() as session:
+        code = 0
         if every:
-            meant = session.names(waiting=True)
-            _agree(meant, yes=yes)
-            if not app.settings().url:
-                session.run(DropAhead())  # also of what is about to be made
-                there = session.names(waiting=True)
-                for name in set(meant) - set(there):
-                    app.say(f"removed {name}, which was made ahead")
-                meant = there
+            meant, own = session.names(waiting=True), session.names()
             if not meant:
                 app.say("no labs to remove")
+            _agree(meant, yes=yes)
+            code = _remove_ahead(app, session, [name for name in meant if name not in own])
+            meant = own
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))
-        return _remove(app, session, meant, force=force, defer=defer)
+        return _remove(app, session, meant, force=force, defer=defer) or code
+
+
+def _remove_ahead(app: App, session: Session, names: Sequence[str]) -> int:
+    """Remove the labs that were made ahead, and what is being made; the exit code of a failure."""
+    from lab.cli.terminal.failure import describe
+    from lab.requests.labs import DropAhead
+
+    if app.settings().url:
+        return 0
+    try:
+        with app.interrupts.shield("removing labs that were made ahead"):
+            session.run(DropAhead())
+    except LabError as error:
+        sys.stderr.write(describe(error))
+        return error.exit_code
+    finally:
+        left = session.names(waiting=True) if names else ()
+        for name in names:
+            if name not in left:
+                app.say(f"removed {name}, which was made ahead")
+    if app.interrupts.came:
+        raise KeyboardInterrupt
+    return 0
 
 
 def _remove(app: App, session: Session, names: list[str], *, force: bool, defer: bool) -> int:

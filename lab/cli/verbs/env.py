@@ -19,7 +19,7 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import as_json, as_yaml
 from lab.config.enginefile import family_of
-from lab.errors import InvalidSpec, NotFound
+from lab.errors import Conflict, InvalidSpec, NotFound
 from lab.lifecycle.core.environment import environment
 from lab.lifecycle.labs.conditions import why_no_writes
 from lab.suggest import did_you_mean
@@ -169,6 +169,8 @@ def env(
         raise InvalidSpec(f"{how!r} is not a format of lab env", hint=hint)
     with app.open() as session:
         view = session.lab(pick(session, name))
+    if view.state == "pooled":
+        raise Conflict(f"the lab {view.name} waits to be taken: nobody uses it yet")
     if not database.isprintable() or len(database) > _LONGEST_NAME:
         raise InvalidSpec(f"--database: {database[:_LONGEST_NAME]!r} is not a name")
     if account:

@@ -35,11 +35,14 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks import named
 from lab.locks.named import lock
 from lab.names import CaptureRef, GuestName, Owner, OwnerKind
+from lab.paths import writing
 from lab.requests.host import ORDINARY, CollectGarbage
 from lab.state.records import ImageRecord, LabRecord
 from lab.storage import clone_lock
 from lab.views.host import GcReport
 
+_UNWANTED = 86400.0
+"""Seconds after which labs are no more to be made ahead like one that was created then."""
 _UNRECORDED = "not recorded"
 _UNUSED = "unused, and no request would use it"
 
@@ -78,8 +81,9 @@ def gc(ctx: Context, asked: CollectGarbage = ORDINARY) -> GcReport:
         more = perform(ctx, waited)
         report = GcReport((*report.removed, *more.removed), (*report.left, *more.left))
     standbys = standby.sweep(ctx)
-    if not ctx.settings.standby:
-        ctx.home.ahead.unlink(missing_ok=True)
+    with writing(ctx.home.ahead), suppress(FileNotFoundError):
+        if time.time() - ctx.home.ahead.stat().st_mtime > _UNWANTED:  # it may hold secrets
+            ctx.home.ahead.unlink()
     swept, kept = remove_abandoned(ctx.home.imports)
     left += kept
     swept += [*standbys, *ctx.storage.sweep(), *_scratch(ctx)]
@@ -181,7 +185,9 @@ def _why(ctx: Context, owner: Owner) -> str:
 def _why_lab(ctx: Context, lab: LabRecord) -> str:
     if lab.expires_at is not None and lab.expires_at <= time.time():
         return "expired"
-    if lab.pool == AHEAD and lab.state == "ready" and _runs(ctx, lab.name):
+    waits = lab.pool == AHEAD and lab.state == "ready"
+    # Who makes one pauses it a moment after it is ready.
+    if waits and not named.held(ctx.home, "state", "ahead") and _runs(ctx, lab.name):
         return "left running by a command that was to take it"
     return f"left in state {lab.state}" if lab.state in ("creating", "removing") else ""
 

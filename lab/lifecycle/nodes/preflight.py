@@ -9,7 +9,11 @@ from lab.blueprints import NodePlan
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import AHEAD, made_ahead, try_drop
 from lab.lifecycle.nodes.ports import check_published, redirects_at
-from lab.lifecycle.nodes.standby import COST
+from lab.units import MIB
+
+_FREED = 64 * MIB
+"""Bytes that the end of a paused guest frees at least: less than its own memory that was measured,
+as no lab is removed for one that then lacks memory all the same."""
 
 
 def preflight(ctx: Context, nodes: Sequence[NodePlan]) -> None:
@@ -36,7 +40,7 @@ def make_room(ctx: Context, nodes: Sequence[NodePlan]) -> bool:
         return False
     needed = sum(node.size.memory for node in nodes) + ctx.settings.memory_floor
     waiting = made_ahead(ctx)
-    spare = sum(COST * len(ctx.store.nodes.of(one.name)) for one in waiting)
+    spare = sum(_FREED * len(ctx.store.nodes.of(one.name)) for one in waiting)
     if needed > host.memory().available + spare:
         return False
     for one in waiting:

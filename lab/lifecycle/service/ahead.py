@@ -38,6 +38,8 @@ from lab.wait import Deadline
 
 LEASE = 3600.0
 """Seconds for which one waits."""
+UNDO = 30.0
+"""Seconds for which who removes them waits until what is being made is undone."""
 _NEXT = "ahead-next"
 
 
@@ -150,6 +152,7 @@ def make(ctx: Context, *, timeout: float) -> list[LabView]:
             if spec is None or not missing:
                 break
             _make(ctx, spec, timeout)
+            _rest(ctx)
         _rest(ctx)
         if _wanted(ctx) is None:
             _drop_all(ctx)
@@ -174,10 +177,12 @@ def _make(ctx: Context, spec: LabSpec, timeout: float) -> None:
 def drop(ctx: Context, *, timeout: float) -> list[LabView]:
     """Remove the labs that wait, and let no more be made; those that could not be removed.
 
-    What is being made is undone first, for which this waits, ``timeout`` seconds at most.
+    What is being made is undone, for which this waits, ``timeout`` seconds at most; raises Busy
+    after that.
     """
     with writing(ctx.home.ahead):
         ctx.home.ahead.unlink(missing_ok=True)
+    _drop_all(ctx)
     with lock(ctx.home, "state", "ahead", deadline=Deadline.after(timeout), unless=_halted(ctx)):
         _drop_all(ctx)
     return _views(ctx)
@@ -235,8 +240,9 @@ def _tidied(ctx: Context, spec: LabSpec) -> bool:
             one.name for one in made_ahead(ctx) if pools.fits(ctx.settings, one, spec, wanted)
         }
     room = most - (len(fitting) < most)
-    others = [one.name for one in made_ahead(ctx) if one.name not in fitting]
-    for name in others[: max(0, len(fitting) + len(others) - room)]:
+    there = [one.name for one in made_ahead(ctx)]
+    by_use = sorted(there, key=lambda name: name in fitting)  # the oldest first of each
+    for name in by_use[: max(0, len(there) - room)]:
         try_drop(ctx, name)
     return len(fitting) < most
 

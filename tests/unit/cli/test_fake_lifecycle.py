@@ -38,6 +38,7 @@ from lab.requests.labs import (
     ChangeLab,
     CreateLab,
     DeleteLab,
+    DropAhead,
     Power,
     Promote,
     RollBack,
@@ -148,6 +149,15 @@ class FakeSession:
             type(request).__name__, request, **({} if timeout is None else {"timeout": timeout})
         )
         found = _ANSWERS[type(request)](request) if type(request) in _ANSWERS else None
+        if isinstance(request, ExportArchive):
+            return exported(request)
+        if type(request) is ImportArchive:
+            return ImportView(request.kind, _KEYS[request.kind], self._world.import_outcome)
+        return self._changed(request) or found
+
+    def _changed(self, request: Request) -> Any:
+        """What a request returns that changes the labs, or None."""
+        found: Any = None
         if isinstance(request, CreateLab):
             found = self._created(request)
         elif isinstance(request, DeleteLab):
@@ -156,16 +166,15 @@ class FakeSession:
             found = self._world.views[request.lab] = lab_view(request.lab)
         elif isinstance(request, Power | Promote):
             found = self._find(request.lab)
+        elif isinstance(request, DropAhead):
+            if appears := os.environ.get("FAKE_APPEARS"):
+                self._world.views[appears] = lab_view(appears)
         elif isinstance(request, CollectGarbage):
             found = self._world.gc_report
         elif isinstance(request, UpgradeLab):
             if (refused := self._world.refused) is not None:
                 raise refused
             found = self._world.upgraded
-        elif isinstance(request, ExportArchive):
-            found = exported(request)
-        elif type(request) is ImportArchive:
-            found = ImportView(request.kind, _KEYS[request.kind], self._world.import_outcome)
         return found
 
     def _deleted(self, name: str) -> bool:
@@ -197,12 +206,17 @@ class FakeSession:
     def take(self, request: CreateLab) -> LabView | None:
         """The lab of FAKE_AHEAD, after FAKE_TAKE seconds."""
         del request
-        if not (name := os.environ.get("FAKE_AHEAD", "")):
+        if (name := os.environ.get("FAKE_AHEAD")) is None:
             return None
         self._world.log("taking", name)
         time.sleep(float(os.environ.get("FAKE_TAKE", "0")))
+        if not name:  # it did not answer
+            return None
         self._world.views[name] = lab_view(name)
         return self._world.views[name]
+
+    def make_ahead(self, request: CreateLab) -> None:
+        """Nothing."""
 
     def names(self, *, waiting: bool = False) -> list[str]:
         del waiting

@@ -10,6 +10,7 @@ from lab.cli import main
 from lab.cli.commands import RootVerbs
 from lab.datasets.selection import Selection
 from lab.errors import (
+    Busy,
     CommandFailed,
     Conflict,
     HostUnfit,
@@ -182,6 +183,23 @@ def test_down_all_wants_a_yes(capsys: Capture) -> None:
     assert main(["down", "--all", "--yes"], lifecycle=world) == 0
     assert not world.views
     assert main(["down", "--all"], lifecycle=world) == 0
+
+
+def test_down_all_removes_what_was_agreed_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Protects a lab that somebody creates meanwhile."""
+    monkeypatch.setenv("FAKE_APPEARS", "precious")
+    world = FakeLifecycle("a", "b")
+    assert main(["down", "--all", "--yes"], lifecycle=world) == 0
+    assert list(world.views) == ["precious"]
+
+
+def test_down_all_removes_the_others_where_one_is_being_made(capsys: Capture) -> None:
+    """Protects the clean-up: a process that makes a lab ahead may hang."""
+    world = FakeLifecycle("a", "b")
+    world.fails["DropAhead"] = Busy("state ahead is busy: process 4711 is working on it")
+    assert main(["down", "--all", "--yes"], lifecycle=world) == Busy.exit_code
+    assert world.views == {}
+    assert "process 4711" in capsys.readouterr().err
 
 
 def test_the_name_may_be_left_out(elsewhere: Path, capsys: Capture) -> None:

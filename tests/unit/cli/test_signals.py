@@ -353,6 +353,15 @@ def test_interrupted_while_a_lab_is_taken(start: Start, verb: tuple[str, ...]) -
     assert not (lab.log.parent / "began").exists()
 
 
+def test_interrupted_while_none_can_be_taken(start: Start) -> None:
+    """Protects from minutes of a creation that nobody wants any more."""
+    lab = start("up", "pxc", FAKE_AHEAD="", FAKE_TAKE="1")
+    lab.wait_for("taking")
+    lab.send(signal.SIGINT)
+    assert lab.end()[0] == 130
+    assert not [line for line in lab.lines() if line.startswith("making")]
+
+
 def test_run_interrupted_twice_while_the_lab_is_removed(start: Start) -> None:
     """Protects the removal: it takes three signals to break it."""
     lab = start("run", "pxc", "--", "sh", "-c", "exit 4", FAKE_DOWN="1")

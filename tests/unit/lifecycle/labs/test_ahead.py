@@ -13,6 +13,7 @@ from lab import host
 from lab.cli.backend.local import LocalSession
 from lab.errors import Conflict, HostUnfit, Interrupted, InvalidSpec
 from lab.host import Memory
+from lab.hypervisor import memory_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import AHEAD, made_ahead
 from lab.lifecycle.host.gc import gc
@@ -21,7 +22,6 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab, labs
-from lab.lifecycle.nodes.standby import COST
 from lab.lifecycle.perform import perform
 from lab.lifecycle.service import ahead
 from lab.locks.named import lock
@@ -37,6 +37,7 @@ from lab.requests.labs import (
     WakeLab,
 )
 from lab.requests.snapshots import TakeSnapshot
+from lab.units import MIB
 from tests.support.lifecycle_world import (
     REQUEST,
     SIZE,
@@ -180,7 +181,7 @@ def test_memory_that_is_short_is_taken_from_them(
         short(monkeypatch, needed - 1)
         with pytest.raises(HostUnfit):
             preview(ctx, more)
-        short(monkeypatch, needed - 2 * COST - 1)
+        short(monkeypatch, needed - 2 * 64 * MIB - 1)
         with pytest.raises(HostUnfit):
             up(ctx, more, timeout=20.0)
         assert name in states(ctx)
@@ -225,6 +226,32 @@ def test_as_many_wait_as_the_setting_says(eager: World) -> None:
         assert len(third) == 2
         paused = [g.state for g in ctx.hypervisor.guests().values() if third[0] in g.name]
         assert paused == ["paused"]
+
+
+def test_a_smaller_setting_removes_the_oldest(eager: World) -> None:
+    eager.standby = 3
+    with eager.open() as ctx:
+        make_template(ctx)
+        create(ctx)
+        assert len(make(ctx)) == 3
+        first = [one.name for one in made_ahead(ctx)]
+    eager.standby = 1
+    with eager.open() as ctx:
+        assert make(ctx) == first[-1:]
+
+
+def test_gc_leaves_one_that_is_made_just_now(eager: World) -> None:
+    """Protects it in the moment before it is paused, from a service's sweeper as well."""
+    with eager.open() as ctx:
+        make_template(ctx)
+        create(ctx)
+        (name,) = make(ctx)
+        memory_of(ctx.hypervisor).resume([GuestName(n.guest) for n in lab(ctx, name).nodes])
+        with lock(ctx.home, "state", "ahead"):
+            gc(ctx)
+        assert name in states(ctx)
+        gc(ctx)  # nobody works on it: a killed command resumed it
+        assert name not in states(ctx)
 
 
 def test_nobody_uses_one_that_waits(eager: World) -> None:
@@ -273,7 +300,9 @@ def test_a_command_that_cannot_write_succeeds(eager: World) -> None:
     with eager.open() as ctx:
         make_template(ctx)
         eager.home.ahead.mkdir()
-        assert LocalSession(ctx).run(REQUEST).state == "ready"
+        session = LocalSession(ctx)
+        assert session.run(REQUEST).state == "ready"
+        session.make_ahead(REQUEST)
     assert [note for note in eager.notes if note.startswith("no labs are made ahead")]
 
 
@@ -339,6 +368,7 @@ def test_nothing_is_asked_for_without_the_setting(world: World) -> None:
         session = LocalSession(ctx)
         assert session.take(REQUEST) is None
         session.run(REQUEST)
+        session.make_ahead(REQUEST)
         assert not world.home.ahead.exists()
         with pytest.raises(InvalidSpec, match="the setting standby is 0"):
             make(ctx)
