@@ -113,6 +113,14 @@ def test_resets_of_a_cluster(formed: Site) -> None:
 def test_labs_that_are_made_ahead(formed: Site) -> None:
     """Protects `lab up` with the setting standby: it takes a lab, and nothing is left of others."""
     site = replace(formed, settings={**formed.settings, "LAB_STANDBY": "1"})
+    try:
+        _taken(site)
+    finally:
+        site.lab("down", "--all", "--yes", code=None)
+    assert site.settled() == []
+
+
+def _taken(site: Site) -> None:
     first = site.lab("up", *PXC, "--nodes", "3", "-o", "name").stdout.strip()
 
     def waiting() -> list[str]:

@@ -104,7 +104,7 @@ def count_of(ctx: Context, name: str) -> object:
 
 
 def test_what_is_asked_for_is_another_lab(eager: World) -> None:
-    """Protects who asks for exactly this: no lab is given that is nearly it."""
+    """Protects a request for exactly this: no lab is given that is nearly it."""
     others: tuple[dict[str, Any], ...] = (
         {"name": "shop"},
         {"nodes": 3},
@@ -296,7 +296,7 @@ def test_what_another_version_wrote(eager: World) -> None:
 
 
 def test_a_command_that_cannot_write_succeeds(eager: World) -> None:
-    """Protects who asked for a lab: it is there, and `lab run` removes it."""
+    """Protects the caller of `lab up`: it is there, and `lab run` removes it."""
     with eager.open() as ctx:
         make_template(ctx)
         eager.home.ahead.mkdir()
