@@ -163,9 +163,10 @@ def create(
 
     ``protect``: no signal raises from then on (``Interrupts.protect``), so that the caller can
     remove it. One that was taken has a name that the caller does not know before, so no interrupt
-    takes effect until it does; without ``protect`` the lab is removed then.
+    takes effect until it does; without ``protect`` the lab is removed then, unless the request
+    says that it may have existed before.
     """
-    from lab.requests.labs import DeleteLab
+    from lab.requests.labs import DeleteLab, EnsureLab
 
     with app.interrupts.shield("taking a lab that was made ahead"):
         view = session.take(asked)
@@ -179,7 +180,7 @@ def create(
             app.interrupts.protect(protect)
     with app.interrupts.shield("starting the making of the next one"):
         session.make_ahead(asked)
-    if app.interrupts.came and not protect:
+    if app.interrupts.came and not protect and not isinstance(asked, EnsureLab):
         with app.interrupts.shield(REMOVING):
             session.run(DeleteLab(lab=view.name))
         raise KeyboardInterrupt

@@ -216,7 +216,11 @@ class FakeSession:
         return self._world.views[name]
 
     def make_ahead(self, request: CreateLab) -> None:
-        """Nothing."""
+        """Nothing; with FAKE_LATE an interrupt comes meanwhile."""
+        del request
+        if os.environ.get("FAKE_LATE"):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
 
     def names(self, *, waiting: bool = False) -> list[str]:
         del waiting

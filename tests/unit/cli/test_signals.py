@@ -353,6 +353,16 @@ def test_interrupted_while_a_lab_is_taken(start: Start, verb: tuple[str, ...]) -
     assert not (lab.log.parent / "began").exists()
 
 
+@pytest.mark.parametrize(("more", "code"), [((), 130), (("--exist-ok", "--name", "shop"), 0)])
+def test_interrupted_once_the_lab_is_there(start: Start, more: tuple[str, ...], code: int) -> None:
+    """Protects a lab that existed before: it is not the command's to remove."""
+    lab = start("up", "pxc", *more, FAKE_LATE="1")
+    assert lab.end()[0] == code
+    assert [line for line in lab.lines() if line.startswith("is down")] == (
+        ["is down pxc"] if code else []
+    )
+
+
 def test_interrupted_while_none_can_be_taken(start: Start) -> None:
     """Protects from minutes of a creation that nobody wants any more."""
     lab = start("up", "pxc", FAKE_AHEAD="", FAKE_TAKE="1")
