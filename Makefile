@@ -12,6 +12,8 @@ TEST_TIMEOUT ?= 14400
 # Guests for the tests on ZFS, such as `trixie`. If empty: all for test-zfs and test-all, the newest
 # for test.
 ZFS_RELEASES ?=
+# Seconds of `make soak`.
+SOAK ?= 7200
 # make test-e2e ALL=1: rare tests as well.
 ALL ?=
 
@@ -19,7 +21,7 @@ python := .venv/bin/python
 suite = $(python) tests/suite.py --timeout $(TEST_TIMEOUT) --releases "$(ZFS_RELEASES)" $(if $(ALL),--all)
 scripts = $(shell grep -rslE '^\#! ?(/usr)?/bin/(env )?(ba)?sh' .ci scripts images lab testvm packaging)
 
-.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep test-kvm fuzz bench release lock clean
+.PHONY: help up setup setup-tests venv venv-client venv-serve venv-dev lint format test test-all test-unit test-installs test-e2e test-zfs test-zfs-keep test-kvm soak fuzz bench release lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z][a-z0-9-]*):[^#]*## (.*)/\1\t\2/p' Makefile | \
@@ -87,6 +89,10 @@ test-zfs-keep: venv-dev ## keep such a guest running, for many runs in it (CONTR
 test-kvm: venv-dev ## labs under KVM in machines of both Debian releases, by an emulated SVM where this host has no KVM: about an hour
 	@scripts/machine
 	@$(suite) --only e2e --all -- tests/e2e/test_kvm.py tests/contract/test_hypervisor_libvirt.py $(PYTEST)
+
+soak: venv-dev ## two hours of resets, claims, sleeps and wakes under clients that work (SOAK: seconds)
+	@scripts/machine
+	@LAB_SOAK_SECONDS=$(SOAK) $(suite) --only e2e --all -- tests/e2e/test_soak.py $(PYTEST)
 
 fuzz: venv-dev ## damaged inputs for each reader of foreign bytes, five minutes each
 	$(python) -m pytest tests/fuzz -m rare $(PYTEST)

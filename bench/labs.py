@@ -100,10 +100,10 @@ class Home:
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
 
-    def run(self, *words: str) -> Ran:
+    def run(self, *words: str, stdin: int | IO[bytes] = subprocess.DEVNULL) -> Ran:
         """Run a command from the start of its process to its end; raises Failed."""
         began = time.perf_counter()
-        with ended(self.start(*words)) as process:
+        with ended(self.start(*words, stdin=stdin)) as process:
             out, err = process.communicate(timeout=COMMAND_SECONDS)
         took = time.perf_counter() - began
         if process.returncode:

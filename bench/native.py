@@ -34,7 +34,7 @@ from tests.support.mysql_server import mysql_root
 _SECONDS = 180.0
 _END_SECONDS = 30.0
 _LOOK_EVERY = 0.02
-_PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _ACCOUNT = "replication@'%'"
 _PASSWORD = "native"  # noqa: S105  of servers that end in seconds, in a namespace of their own
 _ONLINE = (
@@ -66,15 +66,16 @@ def formed(root: Path, blueprint: str, nodes: int) -> float:
         began = time.perf_counter()
         sockets = []
         for member, namespace in zip(members, namespaces, strict=True):
-            files = plan.files(member, members, _engine(), NodeSize().memory, EngineProfile())
-            text = files[_engine().config_path].content.decode()
+            files = plan.files(member, members, engine(), NodeSize().memory, EngineProfile())
+            text = files[engine().config_path].content.decode()
             sockets.append(_started(root, member, namespace, text, ends))
-        ready = [_connected(socket, ends) for socket in sockets]
+        ready = [connected(socket, ends) for socket in sockets]
         _FORM[blueprint](members, ready)
         return time.perf_counter() - began
 
 
-def _engine() -> Engine:
+def engine() -> Engine:
+    """What a node's option file is made of."""
     recipe = load("mysql")
     config = (recipe.directory / "my.cnf").read_text()
     return Engine("mysql", "9.7", config, recipe.config, "mysql", 0, 0)
@@ -119,7 +120,7 @@ def _started(root: Path, member: Member, namespace: str, text: str, ends: ExitSt
     argv = ["ip", "netns", "exec", namespace, "chroot", str(root),
             "/usr/sbin/mysqld", f"--defaults-file={file}", "--user=mysql"]  # fmt: skip
     log = ends.enter_context((root / f"var/log/{name}.log").open("wb"))
-    process = subprocess.Popen(argv, stdout=log, stderr=log, env=_PATH)
+    process = subprocess.Popen(argv, stdout=log, stderr=log, env=PATH)
     ends.callback(_end, process)
     return root / f"run/mysqld/{name}.sock"
 
@@ -129,7 +130,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait(_END_SECONDS)
 
 
-def _connected(socket: Path, ends: ExitStack) -> Any:
+def connected(socket: Path, ends: ExitStack) -> Any:
     """A session of root's, once the server takes one; raises Failed."""
     for _ in attempts(Deadline.after(_SECONDS), first=_LOOK_EVERY, most=_LOOK_EVERY):
         try:

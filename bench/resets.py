@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from bench import native, native_resets
 from bench.figures import Figure, Target
 from bench.labs import COMMAND_SECONDS, Failed, Home, environment, one_line
 from bench.measure import MEGABYTE, UP, Log, check, labs_removed
@@ -57,10 +58,36 @@ def resets(home: Home, runs: int, log: Log) -> list[Figure]:
         figures.append(
             _figure("`lab.reset()` in pytest, `single`", _in_tests(home, single, runs), 0.15, 0.08)
         )
+    figures += _beside(home, runs, log)
     with log.attempt("labs that are made ahead"), labs_removed(home):
         taken = _taken(replace(home, env={**home.env, "LAB_STANDBY": "1"}), runs)
         figures.append(_figure("`lab up pxc --nodes 3` where a standby is there", taken, 0.5, 0.4))
     return figures
+
+
+def _beside(home: Home, runs: int, log: Log) -> list[Figure]:
+    """A lab of one MySQL with tables, and one server as a process with the same."""
+    ours: list[float] = []
+    others: dict[str, list[float]] = {}
+    name, script = home.name(3), home.root / "dump.sql"
+    with log.attempt("resets of one MySQL with tables"), labs_removed(home):
+        script.write_text(native_resets.dump())
+        home.run("up", "single", "--engine", "mysql", "--name", name)
+        with script.open("rb") as text:
+            home.run("sql", name, stdin=text)
+        ours = _in_tests(home, name, runs)
+    with log.attempt("one server as a process"), native.mysql_files() as root:
+        others = native_resets.resets(root, runs)
+    return [
+        Figure(
+            "`lab.reset()` in pytest, `single` of MySQL with tables", "s", tuple(ours),
+            note=f"{native_resets.TABLES} tables of {native_resets.ROWS} rows",
+        ),
+        *(
+            Figure(way, "s", tuple(found), note="the same tables, server and option file")
+            for way, found in others.items()
+        ),
+    ]  # fmt: skip
 
 
 def _taken(home: Home, runs: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import replace
@@ -116,3 +117,46 @@ def test_a_day_later(image: Site, what: tuple[str, ...]) -> None:
 
             assert until(whole, Deadline.after(20)), one["name"]
     assert image.settled() == []
+
+
+@pytest.mark.rare
+def test_a_host_that_stood_still(formed: Site) -> None:
+    """Protects labs on a laptop whose lid was closed: those that ran, slept, and waited.
+
+    All of their QEMUs are stopped at once, and resumed after the time in which Galera forgets a node.
+    A host that is suspended does less: its monotonic clock, which QEMU's timers use, stops too.
+    """
+    names = {which: formed.name(which) for which in ("ran", "slept")}
+    try:
+        for name in names.values():
+            formed.lab("up", *PXC, "--nodes", "3", "--name", name)
+        formed.sql(names["ran"], "n1", "CREATE DATABASE kept")
+        formed.lab("standby", names["ran"])
+        formed.lab("sleep", names["slept"])
+        stopped = [formed.qemu(guest) for guest in formed.guests()]
+        assert len(stopped) == 9
+        try:
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(60)
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+        formed.lab("wait", names["ran"], "--timeout", "120s")
+        formed.lab("wake", names["slept"])
+        for name in names.values():
+            assert seen(formed, name)["state"] == "ready"
+            for node in ("n1", "n2", "n3"):
+                (row,) = formed.sql(name, node, "SHOW STATUS LIKE 'wsrep_cluster_size'")
+                assert row[1] == "3", (name, node)
+                assert abs(clock_of(formed, name, node) - time.time()) < 3
+        assert formed.sql(names["ran"], "n3", "SHOW DATABASES LIKE 'kept'") == [["kept"]]
+        back = formed.lab("reset", names["ran"], "--once", "-o", "json").json
+        assert back["state"] == "ready"
+        assert formed.sql(names["ran"], "n3", "SHOW DATABASES LIKE 'kept'") == []
+        for node in ("n1", "n2", "n3"):
+            assert abs(clock_of(formed, names["ran"], node) - time.time()) < 3
+    finally:
+        for name in names.values():
+            formed.lab("down", name, code=None)
+    assert formed.settled() == []

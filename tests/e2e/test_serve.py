@@ -41,6 +41,15 @@ with open_context(load()) as context:
 @contextmanager
 def service(site: Site, *, how: signal.Signals) -> Iterator[dict[str, str]]:
     """A running service, ended by the signal ``how``; the environment that leads to it."""
+    with served(site, how=how) as (env, _):
+        yield env
+
+
+@contextmanager
+def served(
+    site: Site, *, how: signal.Signals
+) -> Iterator[tuple[dict[str, str], subprocess.Popen[str]]]:
+    """``service``, with its process."""
     process = site.start("serve", "--port", "0")
     assert process.stderr is not None
     url = ""
@@ -50,7 +59,7 @@ def service(site: Site, *, how: signal.Signals) -> Iterator[dict[str, str]]:
         found = re.search(r"serving at (\S+)", line)
         url = found[1] if found else ""
     try:
-        yield {"LAB_URL": url, "LAB_TOKEN_FILE": str(site.home.admin_token)}
+        yield {"LAB_URL": url, "LAB_TOKEN_FILE": str(site.home.admin_token)}, process
     finally:
         process.send_signal(how)
         process.communicate(timeout=60)

@@ -106,6 +106,7 @@ def test_a_lab_lives(site: Site, blueprint: str, nodes: int) -> None:
             if blueprint == "galera":
                 assert site.sql(lab, node, _SIZE) == [["wsrep_cluster_size", str(nodes)]]
     site.lab("down", branch, timeout=SLOW)
+    _reset_and_asleep(site, name, nodes)
     site.lab("down", name, timeout=SLOW)
 
     began = time.monotonic()
@@ -114,6 +115,22 @@ def test_a_lab_lives(site: Site, blueprint: str, nodes: int) -> None:
     _on_time(site, name)
     site.lab("down", name, timeout=SLOW)
     assert site.settled(seconds=60.0) == []
+
+
+def _reset_and_asleep(site: Site, name: str, nodes: int) -> None:
+    """By a standby of the snapshot ``mine``; asleep and awake again; each time on time."""
+    _timed(site, "standby", name, "--to", "mine", "-o", "json")
+    site.sql(name, "n1", "CREATE DATABASE lost")
+    back = _timed(site, "reset", name, "--to", "mine", "--once", "-o", "json")
+    assert back["started"] == "warm", back["why_cold"]
+    assert site.sql(name, "n1", "SHOW DATABASES LIKE 'kept'") == [["kept"]]
+    assert site.sql(name, "n1", "SHOW DATABASES LIKE 'lost'") == []
+    if nodes > 1:
+        assert site.sql(name, "n1", _SIZE) == [["wsrep_cluster_size", str(nodes)]]
+    _on_time(site, name)
+    assert _timed(site, "sleep", name, "-o", "json")["state"] == "asleep"
+    assert _timed(site, "wake", name, "-o", "json")["state"] == "ready"
+    _on_time(site, name)
 
 
 def test_an_image_boots_by_firmware(site: Site, short: Path) -> None:
