@@ -120,7 +120,7 @@ def test_a_day_later(image: Site, what: tuple[str, ...]) -> None:
 
 
 @pytest.mark.rare
-def test_a_host_that_stood_still(formed: Site) -> None:
+def test_a_host_that_was_suspended(formed: Site) -> None:
     """Protects labs on a laptop whose lid was closed: those that ran, slept, and waited.
 
     All of their QEMUs are stopped at once, and resumed after the time in which Galera forgets a node.
