@@ -83,12 +83,16 @@ def _use(site: Site, view: Any) -> None:
 
 @contextmanager
 def _connecting(servers: Sequence[tuple[str, int]]) -> Iterator[None]:
-    """Clients that connect to the SSH ports all the time, as those do that wait for a node."""
+    """Clients that connect to the SSH ports all the time, as those do that wait for a node.
+
+    Each waits for its answer: a guest starts a process for each connection, which takes an emulated
+    one a second, and would do nothing else for clients that give up and come again at once.
+    """
     ends = threading.Event()
 
     def connect(host: str, port: int) -> None:
         while not ends.wait(0.2):
-            with suppress(OSError), socket.create_connection((host, port), timeout=1) as one:
+            with suppress(OSError), socket.create_connection((host, port), timeout=30) as one:
                 one.recv(256)
 
     threads = [threading.Thread(target=connect, args=server) for server in servers]
