@@ -85,13 +85,13 @@ def _use(site: Site, view: Any) -> None:
 def _connecting(servers: Sequence[tuple[str, int]]) -> Iterator[None]:
     """Clients that connect to the SSH ports all the time, as those do that wait for a node.
 
-    Each waits for its answer: a guest starts a process for each connection, which takes an emulated
-    one a second, and would do nothing else for clients that give up and come again at once.
+    Each waits for its answer, and then a while: a guest starts a process for each connection, which
+    takes an emulated one a second, and would do little else.
     """
     ends = threading.Event()
 
     def connect(host: str, port: int) -> None:
-        while not ends.wait(0.2):
+        while not ends.wait(2.0):
             with suppress(OSError), socket.create_connection((host, port), timeout=30) as one:
                 one.recv(256)
 
