@@ -84,6 +84,7 @@ OTHERWISE = {
     "upgrade": (2, "cannot run on the engine"),  # of another family
     "exec": (127, "no-such-program: not found"),  # the fakes have no programs
     "sql": (7, "no SQL at 127.0.0.1:"),  # nor servers
+    "sleep": (5, "not of the service's network"),  # nor ports that anything listens at
     "image rm": (4, "used by"),
 }
 """The exit code and message of verbs that reach the fakes, which lack what they need."""
