@@ -33,7 +33,7 @@ up: venv ## a ready 3-node cluster: prepares this host if needed, then `lab up p
 setup: ## install missing system packages and see that libvirt answers
 	@scripts/setup-host
 
-setup-tests: setup ## install programs that only tests need: Chromium, curl, gpg, ip, jq, zstd
+setup-tests: setup ## install programs that only tests need: Chromium, curl, gpg, ip, jq, PostgreSQL, zstd
 	@scripts/setup-host tests
 
 venv: setup ## .venv with what labs and datasets on this host need, pinned
