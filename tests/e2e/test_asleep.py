@@ -123,8 +123,10 @@ def test_a_day_later(image: Site, what: tuple[str, ...]) -> None:
 def test_a_host_that_was_suspended(formed: Site) -> None:
     """Protects labs on a laptop whose lid was closed: those that ran, slept, and waited.
 
-    All of their QEMUs are stopped at once, and resumed after the time in which Galera forgets a node.
+    All of their QEMUs are stopped at once, and resumed when Galera would have forgotten a node.
     A host that is suspended does less: its monotonic clock, which QEMU's timers use, stops too.
+    Here the timers of the nodes that ran leap: they take each other for gone, and are one cluster
+    again by themselves.
     """
     names = {which: formed.name(which) for which in ("ran", "slept")}
     try:
@@ -142,6 +144,7 @@ def test_a_host_that_was_suspended(formed: Site) -> None:
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
+        time.sleep(15)  # in which they have parted
         formed.lab("wait", names["ran"], "--timeout", "120s")
         formed.lab("wake", names["slept"])
         for name in names.values():
