@@ -56,7 +56,8 @@ def down(
                 app.say("no labs to remove")
             _agree(meant, yes=yes)
             code = _remove_ahead(app, session, [name for name in meant if name not in own])
-            meant = own
+            left = session.names(waiting=True)  # those of a service's pools
+            meant = [name for name in meant if name in left]
         else:
             meant = list(dict.fromkeys(names or [pick(session, "")]))
         return _remove(app, session, meant, force=force, defer=defer) or code

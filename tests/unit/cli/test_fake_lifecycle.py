@@ -223,9 +223,8 @@ class FakeSession:
             time.sleep(0.1)
 
     def names(self, *, waiting: bool = False) -> list[str]:
-        del waiting
         self._called("names")
-        return sorted(self._world.views)
+        return sorted(self._world.views.keys() - (set() if waiting else self._world.pooled))
 
     def labs(self) -> list[LabView]:
         self._called("labs")
@@ -364,6 +363,8 @@ class FakeLifecycle(Lifecycle):
         self.findings = [Finding("kvm", "warn", "no", "TCG is used"), Finding("qemu", "ok", "7.2")]
         self.default_ttl: float | None = None
         self.pool = ""
+        self.pooled: set[str] = set()
+        """The labs that wait in pools of a service."""
         self.import_outcome = "imported"
         self.refused: LabError | None = None
         self.upgraded = UpgradeView("a", "mariadb:11.8", (), 1.0, 2, 0, 0)

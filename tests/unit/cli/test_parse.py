@@ -193,6 +193,15 @@ def test_down_all_removes_what_was_agreed_to(monkeypatch: pytest.MonkeyPatch) ->
     assert list(world.views) == ["precious"]
 
 
+def test_down_all_removes_the_labs_of_pools(capsys: Capture) -> None:
+    """Protects the host of a service that is gone: its pools run on, and nobody else has them."""
+    world = FakeLifecycle("a", "pxc-6e1437")
+    world.pooled = {"pxc-6e1437"}
+    assert main(["down", "--all", "--yes"], lifecycle=world) == 0
+    assert not world.views
+    assert "pxc-6e1437" in capsys.readouterr().err
+
+
 def test_down_all_removes_the_others_where_one_is_being_made(capsys: Capture) -> None:
     """Protects the clean-up: a process that makes a lab ahead may hang."""
     world = FakeLifecycle("a", "b")
