@@ -13,6 +13,7 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http import dependencies, problems
 from lab.api.http.auth import FailedLogins, Needs, Reader
+from lab.api.http.forward import Forward
 from lab.api.http.middleware import RequestMiddleware
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes import (
@@ -23,9 +24,11 @@ from lab.api.routes import (
     events,
     health,
     host,
+    hosts,
     jobs,
     labs,
     logs,
+    placed,
     power,
     preview,
     snapshots,
@@ -56,6 +59,8 @@ ROUTERS = (
     jobs.router,
     events.router,
     host.router,
+    hosts.router,
+    placed.router,
     archives.router,
     catalog.router,
     datasets.router,
@@ -90,10 +95,11 @@ def create_app(core: Core, jobs: Jobs) -> FastAPI:
         redirect_slashes=False,
     )
     dependencies.install(app, core, jobs)
+    app.state.forward = Forward(core)
     app.state.failures = FailedLogins(core.settings.serve.failed_auth)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(RequestMiddleware, core=core)
+    app.add_middleware(RequestMiddleware, core=core, forward=app.state.forward)
     if core.settings.serve.page:
         web.install(app)  # outside of the middleware, whose log and audit trail have no places
     problems.install(app)

@@ -5,26 +5,31 @@ uvicorn runs in a thread of its own, where it handles no signals; they are handl
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lab.api.app import create_app
-from lab.api.core.core import Core
-from lab.api.jobs.jobs import Jobs
+from lab.api.core.fleet import Fleet
+from lab.api.http.forward import PEER
 from lab.api.service import Service
 from lab.api.telemetry.logs import configure, log
 from lab.api.wire.connections import AT_ONCE, Connections, Listening, protocol
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
-from lab.errors import HostUnfit
+from lab.errors import HostUnfit, InvalidSpec
+from lab.lifecycle.nodes import home_ca
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
 from lab.lifecycle.service import token as tokens
@@ -62,16 +67,58 @@ def serve(
         if created is not None:
             first(created)
         warn(settings)
-        server = uvicorn.Server(config(service.core, service.jobs, listening.connections))
-        with _signals(service, server), ThreadPoolExecutor(1, "lab-http") as thread:
-            gc.freeze()  # what exists now stays: collecting then takes milliseconds
-            gc.set_threshold(_COLLECTED_EVERY, 20, 50)
-            started(_url(settings.serve, listening))
-            thread.submit(server.run, sockets=[listening]).result()
+        app = create_app(service.core, service.jobs)
+        serve = settings.serve
+        with ExitStack() as peers, ThreadPoolExecutor(1, "lab-http") as thread:
+            main = uvicorn.Server(config(app, serve, listening.connections))
+            servers: list[tuple[uvicorn.Server, socket.socket]] = [(main, listening)]
+            if service.core.fleet is not None:
+                servers.append(_for_peers(service, service.core.fleet, app, peers))
+            with _signals(service, [server for server, _ in servers]):
+                gc.freeze()  # what exists now stays: collecting then takes milliseconds
+                gc.set_threshold(_COLLECTED_EVERY, 20, 50)
+                started(_url(serve, listening))
+                thread.submit(asyncio.run, _run(servers)).result()
+
+
+async def _run(servers: Sequence[tuple[uvicorn.Server, socket.socket]]) -> None:
+    """Serve at each socket until a signal."""
+    await asyncio.gather(*(server.serve(sockets=[one]) for server, one in servers))
+
+
+def _for_peers(
+    service: Service, fleet: Fleet, app: ASGIApp, held: ExitStack
+) -> tuple[uvicorn.Server, socket.socket]:
+    """Join the fleet; a server for its other hosts. Raises HostUnfit, Conflict.
+
+    The same application, at an address of its own, for those who show a certificate of the fleet.
+    """
+
+    async def from_peer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})[PEER] = True
+        await app(scope, receive, send)
+
+    serve = service.core.settings.serve
+    if not serve.fleet_url and (serve.fleet_address or serve.address) in ("0.0.0.0", "::"):  # noqa: S104  compared only
+        raise InvalidSpec(
+            "[serve]: other hosts of the fleet need an address of this one",
+            hint="set fleet_url, such as https://h1.example:7443, or fleet_address",
+        )
+    key, certificate, authority = fleet.files
+    ours = replace(
+        serve, address=serve.fleet_address or serve.address, port=serve.fleet_port, proxy="",
+        tls_cert=str(certificate), tls_key=str(key),
+    )  # fmt: skip
+    listening = held.enter_context(closing(listen(ours)))
+    found = config(from_peer, ours, listening.connections, clients=str(authority))
+    ca = home_ca.certificate(service.core.settings.home).read_text(encoding="ascii")
+    fleet.announce(serve.fleet_url or _url(ours, listening), ca)
+    service.joined(fleet)
+    return uvicorn.Server(found), listening
 
 
 @contextmanager
-def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
+def _signals(service: Service, servers: Sequence[uvicorn.Server]) -> Iterator[None]:
     """Let a signal stop the service and uvicorn for the block; a second one closes connections.
 
     Requests that wait for events are ended first, so that uvicorn does not wait for them.
@@ -79,9 +126,10 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 
     def handle(number: int, _: FrameType | None) -> None:
         service.stop()
-        if server.should_exit and number == signal.SIGINT:
-            server.force_exit = True
-        server.should_exit = True
+        for server in servers:
+            if server.should_exit and number == signal.SIGINT:
+                server.force_exit = True
+            server.should_exit = True
 
     before = {one: signal.signal(one, handle) for one in HANDLED}
     try:
@@ -91,14 +139,16 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
-    """The configuration of uvicorn for a service that is open; ``connections``: of its socket.
+def config(
+    app: ASGIApp, serve: Serve, connections: Connections, *, clients: str = ""
+) -> uvicorn.Config:
+    """The configuration of uvicorn for an application; ``connections``: of its socket.
 
-    Raises HostUnfit if its certificate or key cannot be used.
+    ``clients``: a file with the authority whose certificate each client must show; empty: none.
+    Raises HostUnfit if a certificate or key cannot be used.
     """
-    serve = core.settings.serve
     found = uvicorn.Config(
-        create_app(core, jobs),
+        app,
         loop="asyncio",  # another might not accept connections by our socket's method
         http=protocol(serve.request_timeout, connections),
         backlog=AT_ONCE,
@@ -115,6 +165,8 @@ def config(core: Core, jobs: Jobs, connections: Connections) -> uvicorn.Config:
         timeout_graceful_shutdown=_GRACE,
         ssl_certfile=serve.tls_cert or None,
         ssl_keyfile=serve.tls_key or None,
+        ssl_ca_certs=clients or None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if clients else ssl.CERT_NONE,
     )
     try:
         found.load()

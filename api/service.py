@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lab.api.background.idle import IdleWatch
+from lab.api.background.membership import Membership
 from lab.api.background.periodic import close_all
 from lab.api.background.poolkeeper import PoolKeeper
 from lab.api.background.refresher import Refresher
@@ -16,6 +17,7 @@ from lab.api.background.standbykeeper import StandbyKeeper
 from lab.api.background.sweeper import Sweeper
 from lab.api.core.contexts import Opener
 from lab.api.core.core import open_core
+from lab.api.core.fleet import Fleet
 from lab.api.events import webhooks
 from lab.api.jobs.jobs import Jobs
 from lab.config.settings import Settings
@@ -55,6 +57,7 @@ class Service:
             "datasets": self.refresher.periodic,
             "standbys": self.standbys.periodic,
         }
+        self.membership: Membership | None = None
         self._lock = ExitStack()
 
     def open(self) -> None:
@@ -69,6 +72,8 @@ class Service:
             ctx.hypervisor.capabilities()
         for pool in core.pool.pools:
             pools.check(core.settings, pool.spec)
+        if core.fleet is not None:
+            core.fleet.open()
         webhooks.open_webhook(core.settings.serve, core.metrics.dropped)
         self.jobs.open()
         core.pool.wake.set()  # the pools are checked at once
@@ -76,6 +81,12 @@ class Service:
         for periodic in self._periodic.values():
             periodic.start()
         core.ready.set()
+
+    def joined(self, fleet: Fleet) -> None:
+        """Begin with what a host of a fleet does, now that this one has joined."""
+        self.membership = Membership(self.core, self.jobs, fleet)
+        self._periodic |= self.membership.periodic
+        self.membership.start()
 
     def stop(self) -> None:
         """Accept no more requests, and end those that wait for events."""
@@ -90,6 +101,8 @@ class Service:
         of a periodic task that takes longer.
         """
         self.stop()
+        if self.membership is not None:
+            self.membership.stop()
         for periodic in self._periodic.values():
             periodic.stop()
         parts: dict[str, Callable[[], object]]
@@ -103,4 +116,6 @@ class Service:
             parts["trace"] = self.core.trace.close
         close_all(parts, _PATIENCE)
         self.core.store.close()
+        if self.core.fleet is not None:
+            self.core.fleet.close()
         self._lock.close()

@@ -44,6 +44,7 @@ SNAPSHOT_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
 NODE_NAME = r"^n[1-9]$"
 DATASET = r"^[a-z]([a-z0-9-]*[a-z0-9])?(@[1-9][0-9]{0,8})?$"
 WORD = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+ON_HOST = r"^@?[a-z0-9][a-z0-9._-]{0,62}$"
 ENGINE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[0-9][0-9.]{0,15})?$"
 ARGUMENT = r"^[^\x00]+$"
 PROJECT_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._@-]{0,62}[A-Za-z0-9])?$"
@@ -53,6 +54,8 @@ FORMS: Mapping[str, str] = {
     SNAPSHOT_LABEL: "a label, as in `lab snapshot ls`, or the name in it",
     NODE_NAME: "n1 to n9",
     DATASET: "a dataset such as shop, or a version such as shop@2",
+    ON_HOST: "the name of a host, or @ and a label: lower-case letters, digits, dots, hyphens and"
+    " underscores",
     WORD: "letters, digits, dots, hyphens and underscores, at most 64",
     ENGINE: "a name such as mariadb, or a series such as mariadb:10.11",
     ARGUMENT: "not empty, without a NUL",

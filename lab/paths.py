@@ -6,6 +6,7 @@
       state.db                   0600, holds the labs' passwords
       reserve                    0600, space that is given up when the disk is full
       ca.pem, ca.key             the authority of servers' certificates; the key 0600
+      fleet/                     0700: id, host.key, host.crt and authority.crt of a fleet's host
       locks/<kind>.<name>.lock   0700
       storage/                   volumes of the file-backed driver
       images/<key>/              kernel, initrd and manifest of an image
@@ -118,6 +119,11 @@ class Home:
     def ca_key(self) -> Path:
         """The key of that authority; only the user can read it."""
         return self.root / "ca.key"
+
+    @property
+    def fleet(self) -> Path:
+        """What this host has as a host of a fleet: its id, its key and certificates; 0700."""
+        return self.root / "fleet"
 
     @property
     def locks(self) -> Path:

@@ -16,6 +16,7 @@ from lab.api.jobs.stored import concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
+from lab.fleet import placements
 from lab.lifecycle.core import waiting
 from lab.lifecycle.host import gc
 from lab.lifecycle.snapshots import snapshot
@@ -202,6 +203,9 @@ class Sweeper:
             self._forget(old)
         # Not sooner: a message without a workflow would be sent again.
         webhooks.prune(before - self._core.settings.serve.warn_before)
+        if self._core.fleet is not None:
+            with isolated("sweeper", "placements"):
+                placements.prune(self._core.fleet.database, time.time() - before)
         store.events.prune(before)
         store.audit.prune(before)
 

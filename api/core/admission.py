@@ -250,6 +250,11 @@ class Admission:
         with self._change:
             return self._used()
 
+    def admitted(self) -> list[str]:
+        """The jobs that were let in and have not left."""
+        with self._change:
+            return list(self._inside)
+
     def _used(self) -> Need:
         total = sum(self._inside.values(), Need())
         for found in self._store.labs_with_nodes():

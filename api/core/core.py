@@ -29,6 +29,7 @@ from lab.storage import Space
 from lab.values import dataclass
 
 if TYPE_CHECKING:
+    from lab.api.core.fleet import Fleet
     from lab.api.telemetry.spans import Trace
 
 
@@ -76,6 +77,8 @@ class Core:
     space: CachedSpace
     observing: Observing
     limits: Limits
+    fleet: Fleet | None = None
+    """None unless this host belongs to one."""
     standbys: Standbys = field(default_factory=Standbys)
     known: KnownTokens = field(default_factory=KnownTokens)
     loads: dict[str, int] = field(default_factory=dict)
@@ -133,5 +136,14 @@ def open_core(settings: Settings, opener: Opener, trace: Trace | None = None) ->
         space=CachedSpace(contexts),
         observing=Observing(settings, store, contexts),
         limits=Limits(settings.serve.token_rate),
+        fleet=_fleet(settings),
         standbys=standbys,
     )
+
+
+def _fleet(settings: Settings) -> Fleet | None:
+    if not settings.serve.database:
+        return None
+    from lab.api.core.fleet import Fleet
+
+    return Fleet(settings)

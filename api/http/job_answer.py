@@ -144,10 +144,15 @@ async def job_answer(
     job = await waiter.ended(core, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
-        return _answer(job, 202, location)
+        return job_open(job)
     if job.error is not None:
         return problems.respond(job.error, location, job=job.id)
     return await in_thread(done, job)
+
+
+def job_open(job: JobRecord) -> Response:
+    """A job that has not ended."""
+    return _answer(job, 202, {"Location": f"/v1/jobs/{job.id}"})
 
 
 def job_done(job: JobRecord) -> Response:

@@ -15,11 +15,14 @@ from lab.views.labs import Lab, LabView
 CA_PATH = "/v1/host/ca"
 
 
-def lab_of(view: LabView, record: LabRecord | None, *, login: bool) -> Lab:
-    """A lab of the service; ``login``: with its account."""
-    more = {name: getattr(record, name) for name in Lab.__annotations__} if record else {}
+_RECORDED = tuple(name for name in Lab.__annotations__ if name != "host_name")
+
+
+def lab_of(view: LabView, record: LabRecord | None, *, login: bool, host_name: str = "") -> Lab:
+    """A lab of the service; ``login``: with its account; ``host_name``: of its host in a fleet."""
+    more = {name: getattr(record, name) for name in _RECORDED} if record else {}
     hidden = {"ssl_ca": CA_PATH if view.ssl_ca else ""} if login else defaults(Lab, "login")
-    return Lab(**{**vars(view), **more, **hidden})
+    return Lab(**{**vars(view), **more, **hidden, "host_name": host_name})
 
 
 class _Login(Answer):

@@ -7,21 +7,27 @@ for, unless their states choose it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, NamedTuple
 
+import msgspec
 from msgspec import Meta
 
 from lab.api.core.core import Core
-from lab.api.core.observing import READS, Observing, Seen
+from lab.api.core.observing import READS, Seen
 from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
+from lab.fleet.known import Known
 from lab.observe.states import ListedState
 from lab.requests.request import Request
 from lab.state.records import LabWithNodes
 from lab.values import dataclass
 from lab.views.labs import Lab, LabView
+
+_LATE = 30.0
+"""Seconds after which what another host has observed is too old; see ``LabView.observed_at``."""
 
 
 class LabSelection(Request, frozen=True, kw_only=True):
@@ -38,14 +44,23 @@ class LabSelection(Request, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Item:
-    """A lab as it is listed: ``seen`` last; one that only has guests and volumes has a ``view``."""
+    """A lab as it is listed: ``seen`` last; one that only has guests and volumes has a ``view``.
 
+    ``name``: as it is listed by; ``host_name``: of its host in a fleet. One of another host is its
+    own ``view``, without its account.
+    """
+
+    name: str
     view: LabView
     seen: Seen | None = None
+    host_name: str = ""
 
     def lab(self, *, login: bool) -> Lab:
         """As its caller sees it; ``login``: with its account."""
-        return lab_of(self.view, self.seen.record if self.seen else None, login=login)
+        if isinstance(self.view, Lab):
+            return self.view
+        record = self.seen.record if self.seen else None
+        return lab_of(self.view, record, login=login, host_name=self.host_name)
 
     def body(self, *, login: bool) -> bytes:
         """The lab as JSON, which is encoded once for each observation of the lab."""
@@ -66,13 +81,14 @@ class Items:
 
 def page_of(core: Core, caller: Caller, selection: LabSelection) -> Items:
     """The labs that the caller may see and wants, observed just now."""
+    others = {} if core.fleet is None else core.fleet.elsewhere()
     for _ in range(READS):
         labs = core.observing.labs()
         lost = core.observing.lost() if _sees_lost(caller, selection) else {}
-        chosen = _chosen(labs, lost, caller, selection)
+        chosen = _chosen(core, labs, lost, others, caller, selection)
         if core.observing.fresh(chosen.look):
             break
-    return _page(core.observing, chosen, selection)
+    return _page(core, chosen, selection)
 
 
 def page_at_once(core: Core, caller: Caller, selection: LabSelection) -> Items | None:
@@ -82,10 +98,11 @@ def page_at_once(core: Core, caller: Caller, selection: LabSelection) -> Items |
     """
     labs = core.observing.known()
     lost = core.observing.lost_before() if _sees_lost(caller, selection) else {}
-    if labs is None or lost is None:
+    others = {} if core.fleet is None else core.fleet.elsewhere_at_once()
+    if labs is None or lost is None or others is None:
         return None
-    chosen = _chosen(labs, lost, caller, selection)
-    return _page(core.observing, chosen, selection) if core.observing.want(chosen.look) else None
+    chosen = _chosen(core, labs, lost, others, caller, selection)
+    return _page(core, chosen, selection) if core.observing.want(chosen.look) else None
 
 
 def _sees_lost(caller: Caller, selection: LabSelection) -> bool:
@@ -97,40 +114,55 @@ class _Chosen(NamedTuple):
 
     labs: Mapping[str, LabWithNodes]
     lost: Mapping[str, LabView]
+    others: Mapping[str, Known]
     names: Sequence[str]
     look: Sequence[LabWithNodes]
 
 
 def _chosen(
+    core: Core,
     labs: Mapping[str, LabWithNodes],
     lost: Mapping[str, LabView],
+    others: Mapping[str, Known],
     caller: Caller,
     selection: LabSelection,
 ) -> _Chosen:
     lost = {name: view for name, view in lost.items() if name not in labs}  # as of seconds ago
-    names = _visible(labs, lost, caller, selection)
-    look = [labs[name] for name in names if name not in lost]
+    foreign = frozenset[str]() if core.fleet is None else core.fleet.foreign
+    others = {name: one for name, one in others.items() if name not in labs or name in foreign}
+    ours = {name: one for name, one in labs.items() if name not in foreign}
+    strange = {name: one for name, one in labs.items() if name in foreign}
+    names = _visible(ours, lost, caller, selection) + _theirs(others, caller, selection)
+    names += [_at_host(core, name) for name in _visible(strange, {}, caller, selection)]
+    names = sorted(set(names))
     if selection.state is None:
         names = names[: selection.limit + 1]
-        look = [labs[name] for name in names[: selection.limit] if name not in lost]
-    return _Chosen(labs, lost, names, look)
+    shown = names if selection.state is not None else names[: selection.limit]
+    look = [ours[name] for name in shown if name in ours]
+    look += [strange[own] for name in shown if (own := _own(core, name)) in strange]
+    return _Chosen({**ours, **strange}, lost, others, names, look)
 
 
-def _page(observing: Observing, chosen: _Chosen, selection: LabSelection) -> Items:
+def _page(core: Core, chosen: _Chosen, selection: LabSelection) -> Items:
     items: list[Item] = []
+    foreign = frozenset[str]() if core.fleet is None else core.fleet.foreign
     for name in chosen.names:
-        if name in chosen.lost:
-            item = Item(chosen.lost[name])
+        if name in chosen.labs and name not in foreign:
+            seen = core.observing.seen_of(chosen.labs[name])
+            item = Item(name, seen.view, seen, host_name=core.settings.serve.host_name)
+        elif (own := _own(core, name)) in chosen.labs:
+            item = _foreign(core, name, chosen.labs[own])
+        elif name in chosen.lost:
+            item = Item(name, chosen.lost[name])
         else:
-            seen = observing.seen_of(chosen.labs[name])
-            item = Item(seen.view, seen)
+            item = _elsewhere(name, chosen.others[name])
         if selection.state in (None, item.view.state):
             items.append(item)
         if len(items) > selection.limit:
             break
     more = len(items) > selection.limit
     items = items[: selection.limit]
-    return Items(items, items[-1].view.name if more else None)
+    return Items(items, items[-1].name if more else None)
 
 
 def labs_listed(core: Core, caller: Caller, selection: LabSelection) -> bytes:
@@ -168,4 +200,51 @@ def _visible(
     ]
     if not selection.blueprint:
         names += [name for name in lost if name > selection.after]
-    return sorted(names)
+    return names
+
+
+def _theirs(others: Mapping[str, Known], caller: Caller, selection: LabSelection) -> list[str]:
+    """The names of the labs of other hosts to choose from."""
+    return [
+        name
+        for name, found in others.items()
+        if name > selection.after
+        and caller.sees(found.project)
+        and selection.blueprint in ("", (found.view or {}).get("blueprint"))
+        and selection.project in ("", found.project)
+    ]
+
+
+def _at_host(core: Core, name: str) -> str:
+    """What a foreign lab of this host is called."""
+    return f"{name}@{core.settings.serve.host_name}"
+
+
+def _own(core: Core, name: str) -> str:
+    """The name of a foreign lab of this host by what it is called; empty for others."""
+    plain, _, host = name.partition("@")
+    return plain if host and host == core.settings.serve.host_name else ""
+
+
+def _foreign(core: Core, name: str, found: LabWithNodes) -> Item:
+    """A lab of this host that does not hold its name."""
+    seen, host = core.observing.seen_of(found), core.settings.serve.host_name
+    lab = lab_of(seen.view, seen.record, login=False, host_name=host)
+    return Item(name, replace(lab, name=name, state="foreign"), host_name=host)
+
+
+def _elsewhere(name: str, found: Known) -> Item:
+    """A lab of another host, as that said it was.
+
+    Of a lost host, or long ago, or in words that this version does not know, its state is unknown.
+    """
+    try:
+        lab, state = msgspec.convert(found.view, Lab), found.state
+    except msgspec.ValidationError:
+        lab, state = Lab(name, "unknown", "unknown", "", "unknown", ()), "unknown"
+    if found.foreign and state != "lost":
+        state = "foreign"
+    elif state != "lost" and time.time() - (found.observed_at or 0.0) > _LATE:
+        state = "unknown"
+    shown = replace(lab, name=name, state=state, host_name=found.host)
+    return Item(name, shown, host_name=found.host)

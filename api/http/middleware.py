@@ -7,7 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -20,12 +20,14 @@ from lab.api.core.problem import problem
 from lab.api.core.threads import TOKEN, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, known, note
+from lab.api.http.dependencies import core_of
+from lab.api.http.forward import PEER, Forward
 from lab.api.http.listing import LabSelection, listed_at_once
 from lab.api.http.session_path import session_path_of
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
-from lab.errors import ROOM_RETRY, HostUnfit, LabError
+from lab.errors import ROOM_RETRY, HostUnfit, LabError, Unauthorized
 from lab.values import dataclass
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -82,16 +84,18 @@ class Overloaded(HostUnfit):
 class RequestMiddleware:
     """Wraps the application: identifies, limits, logs and audits requests."""
 
-    def __init__(self, app: ASGIApp, core: Core) -> None:
+    def __init__(self, app: ASGIApp, core: Core, forward: Forward) -> None:
         self._app = app
         self._core = core
         self._answering = 0
+        self._forward = forward
         self._noted: dict[tuple[str, str], float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if scope["type"] != "websocket" or not await self._forward.socket(scope, receive, send):
+                await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})
         given = _header(scope, b"x-request-id")
@@ -142,11 +146,24 @@ class RequestMiddleware:
                 return
             self._answering += 1
             try:
-                listed = self._listed(scope, caller) if caller is not None else None
-                app = self._app if listed is None else listed
+                app = await self._application(scope, caller, body)
                 await app(scope, _Replay(body, receive), answer)
+            except LabError as error:  # of another host; routes answer theirs themselves
+                if answer.status:
+                    raise
+                headers = problems.headers_of(error)
+                await problems.respond(problem(error), headers)(scope, receive, answer)
             finally:
                 self._answering -= 1
+
+    async def _application(self, scope: Scope, caller: Caller | None, body: bytes) -> ASGIApp:
+        """What answers a request; raises as ``Forward.to``."""
+        if caller is None:
+            return self._app
+        if (listed := self._listed(scope, caller)) is not None:
+            return listed
+        host = await self._forward.to(scope)
+        return self._app if host is None else self._forward.http(host, body)
 
     def _listed(self, scope: Scope, caller: Caller) -> Response | None:
         """The first page of all labs, which programs poll; None if the request is another.
@@ -224,9 +241,21 @@ async def _caller(scope: Scope) -> Caller | None:
     request = HTTPConnection(scope)
     if scope["path"].startswith(_FOR_TOKENS):
         text = bearer(request)
-        return known(request, text) or await in_thread(identified, request, text)
+        return known(request, text) or await in_thread(_identified, request, text)
     # Not the caller yet: a form may come from elsewhere, which the page's routes check.
     return await in_thread(session_caller, request) if session_path_of(request) else None
+
+
+def _identified(request: HTTPConnection, text: str | None) -> Caller:
+    """As ``identified``; a token that another host of the fleet has sent may be new to this one."""
+    core = core_of(request)
+    if core.fleet is not None and request.scope["state"].get(PEER) and text:
+        try:
+            core.known.check(core.store, text)
+        except Unauthorized:
+            with suppress(HostUnfit):
+                core.fleet.share_tokens(core.store)
+    return identified(request, text)
 
 
 def _has_body(scope: Scope) -> bool:

@@ -33,7 +33,7 @@ from lab.api.jobs import stored
 from lab.api.jobs.claim import claim
 from lab.api.jobs.data import check_data, project_of
 from lab.api.jobs.quota import Loading, limited, max_templates
-from lab.api.jobs.work import ABOUT_OTHERS, WORK, Task, lab_made_by, labs_made_by
+from lab.api.jobs.work import ABOUT_OTHERS, ENDS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotReady
@@ -149,12 +149,11 @@ class Jobs:
         """Start DBOS and resume the jobs of an earlier service; raises HostUnfit."""
         global _running  # noqa: PLW0603  # DBOS has one instance in a process, and so does Jobs
         settings = self.core.settings
-        url = settings.serve.database or f"sqlite:///{settings.home.jobs_database}"
-        if not settings.serve.database:
-            settings.home.jobs_database.touch(mode=0o600)
+        # Also of a host of a fleet: its jobs are nobody else's, and need no database elsewhere.
+        settings.home.jobs_database.touch(mode=0o600)
         config = DBOSConfig(
             name="lab",
-            system_database_url=url,
+            system_database_url=f"sqlite:///{settings.home.jobs_database}",
             application_version=_VERSION,
             executor_id="lab",
             log_level="WARNING",
@@ -170,7 +169,7 @@ class Jobs:
             log.debug("DBOS does not start", exc_info=error)
             raise HostUnfit(
                 f"the database of the service's jobs cannot be used: {type(error).__name__}",
-                hint="check the setting database of [serve], and LAB_HOME",
+                hint="check LAB_HOME",
             ) from error
         for job in self._store.jobs.open():
             self._take_up(job)
@@ -227,7 +226,7 @@ class Jobs:
 
     def cancel(self, job: JobRecord) -> None:
         """End a job at its next step or wait, and undo its work; no error if it has ended."""
-        if job.state in OPEN:
+        if job.state in OPEN and self._store.jobs.find(job.id) is not None:
             self._store.jobs.update(job.id, cancel=True)
             self.core.admission.changed()
 
@@ -278,6 +277,8 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  # any error ends the job
             log.error("a job failed", exc_info=error)
             state, found = "failed", internal()
+        if job.kind in ENDS and found is None and self.core.fleet is not None:
+            self.core.fleet.forget(lab)
         left = None if job.kind in ABOUT_OTHERS else lab_made_by(self._store, job.id)
         if found and left is not None:
             lab = left.name  # kept: the request had keep_failed
@@ -418,6 +419,9 @@ class Jobs:
         core.job_ended(job)
         core.observing.observer.changed(job.lab)
         core.admission.changed()
+        if core.fleet is not None:
+            core.fleet.changed.set()
+            core.fleet.wake.set()
         if job.kind == "reset" and job.state == "succeeded" and not job.facts.get("once"):
             created = job.facts.get("created_at")
             core.standbys.want(Wanted(job.lab, created, job.token))

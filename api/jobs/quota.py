@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+
+import msgspec
 
 from lab.api.core.core import Core
 from lab.api.jobs.stored import guests_of, read_facts
@@ -24,12 +26,14 @@ from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.service import JobRecord, TokenRecord
 from lab.units import MIB, format_size
+from lab.views.labs import Lab
 from lab.views.tokens import Used
 
 _LOOK_EVERY = 64 * MIB
 """Bytes after which what a project's labs and datasets take is asked again."""
 
 
+_NONE: Mapping[str, tuple[str, LabSpec]] = {}
 UNLIMITED = Snapshots({}, math.inf)
 """Where no quota counts snapshots."""
 
@@ -172,16 +176,28 @@ def used(core: Core, project: str, taken: Snapshots) -> Used:
     return usage.total(core.store, project, labs, guests, data=data_of(core, project))
 
 
-def check_quota(core: Core, token: TokenRecord, spec: LabSpec, taken: Snapshots) -> None:
+def check_quota(
+    core: Core,
+    token: TokenRecord,
+    spec: LabSpec,
+    taken: Snapshots,
+    coming: Mapping[str, tuple[str, LabSpec]] = _NONE,
+) -> None:
     """Raise LimitReached if the token's project would exceed a quota with ``spec``.
 
     Labs that are being created count, and snapshots that are being taken. ``taken``: see
-    ``snapshots_of``. Record the job in the same transaction, so that no other passes meanwhile.
+    ``snapshots_of``; ``coming``: the project's labs that a fleet is to create, by the ids of the
+    jobs, each with its name.
+    Record the job in the same transaction, so that no other passes meanwhile.
     """
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
     if limits == (None,) * len(limits) and not spec.snapshots.keep:
         return
-    labs = [*_all(core, token.project, taken).values(), _wanted(spec)]
+    found = _all(core, token.project, taken)
+    for job, (name, wanted) in coming.items():  # in place of what is known of it so far
+        found.pop(name, None)
+        found[job] = _wanted(wanted)
+    labs = [*found.values(), _wanted(spec)]
     _check_labs(core, token.project, token, labs, added="this lab")
     if spec.snapshots.keep:
         most = max_snapshots(core, token)
@@ -347,6 +363,24 @@ def _labs_of(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
             branch = Taken(found[job.lab].plans)
             for number in range(made[job.id], asked.count):
                 found[f"{job.id} {number}"] = branch
+    return _elsewhere(core, project) | found
+
+
+def _elsewhere(core: Core, project: str) -> dict[str, Taken]:
+    """The usage of a project's labs on other hosts of the fleet, without their snapshots."""
+    if core.fleet is None:
+        return {}
+    found = {}
+    for name, one in core.fleet.elsewhere().items():
+        if one.project == project and not one.foreign:
+            try:
+                lab = msgspec.convert(one.view, Lab)
+            except msgspec.ValidationError:  # of another version of this program
+                lab = Lab(name, "single", "", "", "unknown", ())
+            (plan, *_) = foreseen(LabSpec(lab.blueprint))
+            size = NodeSize(lab.memory, lab.cpus, lab.disk or 0)
+            plans = [replace(plan, size=size)] * max(1, len(lab.nodes))
+            found[name] = Taken(plans, asleep=lab.state == "asleep")
     return found
 
 

@@ -18,6 +18,7 @@ from lab.api.jobs.stored import GUESTS_KEY, TRACEPARENT_KEY, facts, plain, subje
 from lab.api.jobs.work import KINDS
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
+from lab.fleet import ids
 from lab.requests.request import Request
 from lab.spec import NodeSize
 from lab.state.service import JobKind, JobRecord, NewJob, TokenRecord
@@ -111,7 +112,9 @@ def submit(jobs: Jobs, job: NewJob, check: Callable[[], None] = lambda: None) ->
     KeyReused, Busy while another job runs on the same lab, LimitReached if the token has too many
     jobs or sends them too fast, HostUnfit if there is no space for what it would make.
     """
-    store = jobs.core.store
+    store, fleet = jobs.core.store, jobs.core.fleet
+    if fleet is not None and ids.host_of(job.id, ()) is None:
+        job = replace(job, id=ids.job_id(fleet.name))
     with store.transaction():
         before = store.jobs.by_key(job.token, job.key) if job.key else None
         if before is not None:
@@ -157,24 +160,38 @@ def _check_token(core: Core, job: NewJob, unfinished: Sequence[JobRecord]) -> No
     _check_number(job, unfinished, serve.token_jobs)
     token = core.store.tokens.find(job.token)
     if token is None or token.scope != "admin":
-        kept = job.size + sum(other.size for other in unfinished if other.token == job.token)
-        if serve.token_requests and kept > serve.token_requests:
-            raise LimitReached(
-                f"the requests of this token's open jobs would have {format_size(kept)},"
-                f" {format_size(serve.token_requests)} is the limit",
-                hint="wait for the jobs, or send less with a request",
-                retry_after=_RETRY,
-            )
+        own = [other.size for other in unfinished if other.token == job.token]
+        check_kept(core, token, [job.size, *own])
         core.limits.submissions.use(job.token)
     if job.kind in _FILL:
         home = settings.home.root
         host.check_space(shutil.disk_usage(home).free, settings.space_floor, home)
 
 
+def check_kept(core: Core, token: TokenRecord | None, sizes: Sequence[int]) -> None:
+    """Raise LimitReached if the requests of a token's open jobs may not have ``sizes`` bytes."""
+    kept, most = sum(sizes), core.settings.serve.token_requests
+    if most and kept > most and (token is None or token.scope != "admin"):
+        raise LimitReached(
+            f"the requests of this token's open jobs would have {format_size(kept)},"
+            f" {format_size(most)} is the limit",
+            hint="wait for the jobs, or send less with a request",
+            retry_after=_RETRY,
+        )
+
+
 def _check_number(job: JobRecord, unfinished: Sequence[JobRecord], most: int) -> None:
     """Raise LimitReached if the token of ``job`` has too many in ``unfinished``."""
-    own = sum(other.token == job.token and other.kind not in _ONCE for other in unfinished)
-    if job.kind not in _ONCE and own >= most:
+    if job.kind in _ONCE:
+        return
+    check_number(
+        sum(other.token == job.token and other.kind not in _ONCE for other in unfinished), most
+    )
+
+
+def check_number(own: int, most: int) -> None:
+    """Raise LimitReached if a token that has ``own`` open jobs may have no more."""
+    if own >= most:
         raise LimitReached(
             f"this token has {own} jobs that have not ended, its limit is {most}",
             hint="wait for them, or cancel some; the page Jobs, or GET /v1/jobs, lists the jobs",

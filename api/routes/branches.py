@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 from fastapi import APIRouter
@@ -22,6 +23,7 @@ from lab.api.jobs.quota import UNLIMITED, check_branches, max_snapshots, snapsho
 from lab.api.jobs.submit import new_job, submit
 from lab.api.routes.labs import Name, check_ttl, default_ttl, seen
 from lab.errors import Conflict
+from lab.fleet import ids, known
 from lab.lifecycle.nodes.inspect import check_usable
 from lab.lifecycle.snapshots import snapshot
 from lab.requests.labs import BranchLab
@@ -90,6 +92,10 @@ def submit_branch(
                     " removes it",
                 )
 
+    if core.fleet is not None and request.name:
+        fleet = core.fleet
+        job = dataclasses.replace(job, id=ids.job_id(fleet.name))
+        known.reserve(fleet.database, fleet.member, names, record.project, job.id)
     return submit(jobs, job, check)
 
 

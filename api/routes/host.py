@@ -88,7 +88,7 @@ def _pools(core: Core) -> tuple[PoolView, ...]:
 
 
 class Pem(Response):
-    """A certificate, which is a chain of one.
+    """A certificate, which is a chain of one; in a fleet, one of each host.
 
     Its type is the one that is registered for certificates as PEM (RFC 8555); the usual
     application/x-pem-file is not.
@@ -99,7 +99,9 @@ class Pem(Response):
 
 @router.get("/host/ca", operation_id="getAuthority", response_class=Pem)
 def ca(core: CoreOf, _: Reader) -> Pem:
-    """The CA certificate that verifies the database servers, as PEM."""
+    """The CA certificate that verifies the database servers, as PEM; of a fleet, those of all."""
+    if core.fleet is not None:
+        return Pem(core.fleet.authorities())
     return Pem(home_ca.certificate(core.settings.home).read_bytes())
 
 

@@ -13,6 +13,7 @@ from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Wait
 from lab.api.http.queries import After, Filter, Limit
+from lab.fleet import placements
 from lab.state.service import JobKind, JobState
 from lab.views.jobs import JobView
 from lab.views.upgrades import UpgradeView
@@ -52,7 +53,9 @@ async def get(
     wait: Wait,
 ) -> Answer:
     """A job."""
-    await in_thread(caller.job, core, job)
+    record = await in_thread(caller.job, core, job)
+    if core.fleet is not None and await in_thread(core.store.jobs.find, job) is None:
+        return answer(record, JobView)  # no host has begun it
     return answer(await wait.ended(core, job), JobView)
 
 
@@ -68,5 +71,10 @@ def get_report(core: CoreOf, caller: Reader, job: Id) -> Answer:
 )
 def cancel(jobs: JobsOf, caller: User, job: Id) -> Answer:
     """Cancel a job: it ends at its next step and undoes its changes; no error if it has ended."""
-    jobs.cancel(caller.job(jobs.core, job))
+    core, fleet = jobs.core, jobs.core.fleet
+    record = caller.job(core, job)
+    if fleet is not None and core.store.jobs.find(job) is None:
+        placements.cancel(fleet.database, job)  # no host has begun it
+    else:
+        jobs.cancel(record)
     return answer(caller.job(jobs.core, job), JobView)

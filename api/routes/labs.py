@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -12,24 +15,30 @@ from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
 from lab.api.core.core import Core
+from lab.api.core.fleet import Fleet
 from lab.api.core.observing import READS
 from lab.api.core.threads import Route, in_thread
 from lab.api.events.notifier import HOST
+from lab.api.http import problems
 from lab.api.http.answers import model, page
-from lab.api.http.auth import Caller, Reader, User
+from lab.api.http.auth import Admin, Caller, Reader, User
 from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_match, etag
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.job_answer import Key, Wait, job_answer
+from lab.api.http.forward import Passed
+from lab.api.http.job_answer import Key, Wait, Waiter, job_answer, job_open
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, labs_listed, listed_at_once
 from lab.api.http.queries import FromQuery
+from lab.api.jobs import placing
 from lab.api.jobs.data import check_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
-from lab.api.jobs.submit import new_job, submit
+from lab.api.jobs.submit import check_kept, check_number, new_job, submit
 from lab.blueprints import planned
-from lab.errors import Conflict, LimitReached
+from lab.errors import Conflict, HostUnfit, InvalidSpec, LimitReached, NotFound
+from lab.fleet import known, placements
+from lab.fleet.placements import Placement
 from lab.imagebuild import added
 from lab.lifecycle.labs.lease import changes, refuse_removed
 from lab.lifecycle.nodes import inspect
@@ -46,6 +55,9 @@ from lab.views.labs import Lab
 router = APIRouter(prefix="/v1/labs", tags=["labs"], route_class=Route)
 
 Name = Annotated[str, Path(pattern=LAB_NAME, examples=["shop"])]
+AtHost = Annotated[
+    str, Path(pattern=rf"{LAB_NAME[:-1]}(@[a-z0-9-]{{1,63}})?$", examples=["shop@h1"])
+]
 
 
 @router.post(
@@ -64,8 +76,10 @@ async def create(
     key: Key = None,
 ) -> Response:
     """Create a lab: a clone of a template. The first use of a template builds it, in minutes."""
+    if core.fleet is not None:
+        return await _placed(jobs, core.fleet, caller, asked, wait, key)
     job = await in_thread(submit_create, jobs, caller, asked, key)
-    return await job_answer(core, job, wait, partial(_created, core, caller))
+    return await job_answer(core, job, wait, partial(created, core, caller))
 
 
 @router.get("", operation_id="listLabs", response_model=page(Lab))
@@ -119,6 +133,16 @@ def heartbeat(core: CoreOf, caller: User, name: Name) -> Response:
             )
         now = time.time()
         core.store.labs.update(name, expires_at=now + record.heartbeat, active_at=now)
+    return _respond(core, caller, name)
+
+
+@router.post("/{name}/adopt", operation_id="adoptLab", response_model=model(Lab))
+def adopt(core: CoreOf, caller: Admin, name: AtHost) -> Response:
+    """Of a fleet: have a lab that is foreign hold its name again."""
+    if core.fleet is None:
+        raise NotFound("this host belongs to no fleet")
+    caller.lab(core, name)
+    known.adopt(core.fleet.database, core.fleet.member, name)
     return _respond(core, caller, name)
 
 
@@ -178,12 +202,96 @@ def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
     return snapshots_of(core, caller.token.project) if limited else UNLIMITED
 
 
+def submit_placed(
+    jobs: Jobs, fleet: Fleet, caller: Caller, asked: CreateLab, key: str | None
+) -> Placement:
+    """Submit the job that creates a lab, on the host of a fleet that fits it best.
+
+    Raises as ``submit_create``, and Unreachable.
+    """
+    core = jobs.core
+    request = requested(core, caller, asked)
+    taken = counted(core, caller, request.spec)
+    if caller.token.scope != "admin":
+        core.limits.submissions.use(caller.token.id)
+
+    def check(unfinished: Sequence[Placement]) -> None:
+        own = [one for one in unfinished if one.token == caller.token.id]
+        check_number(len(own), core.settings.serve.token_jobs)
+        check_kept(core, caller.token, [len(json.dumps(one.request)) for one in own])
+        ours = [one for one in unfinished if one.project == caller.token.project]
+        coming = {one.job: (one.lab, placing.request_of(one).spec) for one in ours}
+        check_quota(core, caller.token, request.spec, taken, coming)
+
+    placed, host = placing.place(
+        core, fleet, new_job(caller.token, request, key=key), request, check
+    )
+    if host is not None and host.name != fleet.name:
+        fleet.signal(host.name)
+    return placed
+
+
+def submitted(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None) -> str:
+    """Submit the job that creates a lab; its id, or "" if it is not of this host of a fleet.
+
+    Raises as ``submit_create`` and ``submit_placed``.
+    """
+    fleet = jobs.core.fleet
+    if fleet is None:
+        return submit_create(jobs, caller, asked, key).id
+    placed = submit_placed(jobs, fleet, caller, asked, key)
+    if placed.host != fleet.name:
+        return ""
+    with suppress(HostUnfit):  # the job is placed
+        placing.take(jobs, fleet)
+    return placed.job
+
+
+async def _placed(
+    jobs: Jobs, fleet: Fleet, caller: Caller, asked: CreateLab, wait: Waiter, key: str | None
+) -> Response:
+    core = jobs.core
+    placed = await in_thread(submit_placed, jobs, fleet, caller, asked, key)
+    if not placed.host and wait.seconds:
+
+        def find() -> Placement | None:
+            return placements.find(fleet.database, placed.job)
+
+        with suppress(HostUnfit):
+            found = await wait.until(core, HOST, find, _is_decided, 0.5)
+            placed = found or placed
+    if placed.error is not None:
+        return problems.respond(
+            placed.error, {"Location": f"/v1/jobs/{placed.job}"}, job=placed.job
+        )
+    waits = job_open(placing.record_of(placed))
+    with suppress(HostUnfit):  # the job is placed, whatever does not answer now
+        if placed.host == fleet.name:
+            await in_thread(placing.take, jobs, fleet)
+            job = await in_thread(core.store.jobs.find, placed.job)
+            if job is not None:
+                return await job_answer(core, job, wait, partial(created, core, caller))
+        elif placed.host and (host := await in_thread(fleet.host, placed.host)) is not None:
+            return Passed(host, f"/v1/fleet/jobs/{placed.job}", waits)
+    return waits
+
+
+def _is_decided(placed: Placement | None) -> bool:
+    """Whether a job has a host, or needs none any more."""
+    return placed is None or placed.state != "queued"
+
+
 def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None) -> JobRecord:
     """Submit the job that creates a lab.
 
     Raises InvalidSpec, Forbidden, Conflict, HostUnfit, LimitReached.
     """
     core = jobs.core
+    if asked.host or asked.on_host_lost:
+        raise InvalidSpec(
+            "this host belongs to no fleet: it has no other hosts",
+            hint="leave out host and on_host_lost",
+        )
     request = requested(core, caller, asked)
     spec = request.spec
     job = new_job(caller.token, request, key=key)
@@ -202,7 +310,8 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None)
     return submit(jobs, job, check)
 
 
-def _created(core: Core, caller: Caller, job: JobRecord) -> Response:
+def created(core: Core, caller: Caller, job: JobRecord) -> Response:
+    """The answer to a request for a lab that is ready."""
     return _respond(core, caller, job.lab, status=201)
 
 
@@ -239,7 +348,8 @@ def seen(core: Core, caller: Caller, name: str) -> tuple[Lab, LabRecord | None]:
         found = core.observing.seen(name)
         # Meanwhile it may have been removed, and its name be of another project's lab.
         if found and not found.record.pool and caller.sees(found.record.project):
-            return lab_of(found.view, found.record, login=login), found.record
+            host = core.settings.serve.host_name
+            return lab_of(found.view, found.record, login=login, host_name=host), found.record
         caller.lab(core, name)
     with core.contexts.use() as ctx:
         view = inspect.lab(ctx, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -16,6 +17,7 @@ from lab.api.http.dependencies import CoreOf
 from lab.api.http.queries import After, Filter, Limit
 from lab.api.jobs import quota
 from lab.errors import NotFound
+from lab.fleet.database import Unreachable
 from lab.lifecycle.service import token as tokens
 from lab.requests.tokens import CreateToken
 from lab.state.service import TokenRecord
@@ -30,6 +32,7 @@ Id = Annotated[str, Path(pattern=r"^[0-9a-f]{12}$")]
 def create(core: CoreOf, _: Admin, asked: FromBody[CreateToken], response: Response) -> Answer:
     """Create a token; its text is shown here and never again."""
     made = tokens.create(core.store, asked)
+    _shared(core)
     response.headers["Location"] = f"/v1/tokens/{made.record.id}"
     return answer(made, MadeToken, token=_one(core, made.record))
 
@@ -64,7 +67,17 @@ def get(core: CoreOf, caller: Reader, token: Id) -> Answer:
 @router.delete("/{token}", operation_id="revokeToken", response_model=model(TokenView))
 def revoke(core: CoreOf, _: Admin, token: Id) -> Answer:
     """Revoke a token, with immediate effect; no error if it is revoked already."""
-    return _one(core, tokens.revoke(core.store, core.store.tokens.get(token).id))
+    record = tokens.revoke(core.store, core.store.tokens.get(token).id)
+    _shared(core)
+    return _one(core, record)
+
+
+def _shared(core: Core) -> None:
+    """Have the other hosts of a fleet know what was changed, now or when its database answers."""
+    if core.fleet is not None:
+        with suppress(Unreachable):
+            core.fleet.share_tokens(core.store)
+            core.fleet.signal("")
 
 
 def _one(core: Core, record: TokenRecord) -> Answer:

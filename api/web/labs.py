@@ -65,8 +65,9 @@ def create(
     """Create a lab, and show its job."""
 
     def act() -> str:
-        job = labs.submit_create(jobs, caller, forms.lab_request(fields), forms.key_of(fields))
-        return f"/jobs/{job.id}"
+        asked, key = forms.lab_request(fields), forms.key_of(fields)
+        job = labs.submitted(jobs, caller, asked, key)
+        return f"/jobs/{job}" if job else "/"
 
     return pages.done(act, partial(_list, request, core, caller, typed=fields))
 

@@ -14,6 +14,7 @@ from lab.distribution import extra
 from lab.values import dataclass
 
 if TYPE_CHECKING:
+    from lab.cli.backend.hosts import Hosts
     from lab.cli.backend.local import Lifecycle
     from lab.cli.backend.session import Session
     from lab.cli.backend.tokens import Tokens
@@ -91,6 +92,23 @@ class App:
                 from lab.cli.backend.remote import open_client
             with open_client(settings.url, hear) as client:
                 yield client.tokens
+
+    @contextmanager
+    def hosts(self) -> Iterator[Hosts]:
+        """The hosts of the fleet of a service, or of this host."""
+        from lab.progress import ignore
+
+        settings = self.settings()
+        if settings.url:
+            with extra(*_CLIENT):
+                from lab.cli.backend.remote import open_client
+            with open_client(settings.url, ignore) as client:
+                yield client.hosts
+            return
+        with extra("serve", "a fleet"):
+            from lab.cli.backend.hosts import recorded
+        with recorded(settings) as found:
+            yield found
 
     def _opened(self, hear: Listener) -> AbstractContextManager[Session]:
         settings = self.settings()

@@ -183,10 +183,24 @@ class TokenVerbs(Verbs):
 
 
 class HostVerbs(Verbs):
-    """Prepare this host."""
+    """Prepare this host; hosts of a fleet."""
 
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "init": "lab.cli.verbs.host:init",
+        "ls": "lab.cli.verbs.fleet:ls",
+        "show": "lab.cli.verbs.fleet:show",
+        "drain": "lab.cli.verbs.fleet:drain",
+        "undrain": "lab.cli.verbs.fleet:undrain",
+        "adopt": "lab.cli.verbs.fleet:adopt",
+        "rm": "lab.cli.verbs.fleet:rm",
+    }
+
+
+class DatabaseVerbs(Verbs):
+    """The database of a fleet."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "migrate": "lab.cli.verbs.fleet:migrate",
     }
 
 
@@ -228,6 +242,7 @@ class RootVerbs(Verbs):
         "serve": "lab.cli.verbs.serve:serve",
         "token": TokenVerbs,
         "host": HostVerbs,
+        "db": DatabaseVerbs,
         "gc": "lab.cli.verbs.host:gc",
         "doctor": "lab.cli.verbs.host:doctor",
         "version": "lab.cli.verbs.host:version",

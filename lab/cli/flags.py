@@ -294,6 +294,25 @@ KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Keep the guests of a failed lab, for inspection.")
 ]
 
+OnHost = Annotated[
+    str,
+    typer.Option(
+        "--host",
+        metavar="HOST",
+        show_default=False,
+        help="Of a fleet: the host, or @LABEL for one with that label.",
+    ),
+]
+OnHostLost = Annotated[
+    str,
+    typer.Option(
+        "--on-host-lost",
+        metavar="fail|recreate",
+        show_default=False,
+        help="Of a fleet: what becomes of the job if its host is lost; default: fail.",
+    ),
+]
+
 _OF_LABS = ("name", "ttl", "snapshots", "user")
 """What labs are given one by one: no template depends on it."""
 _ENGINES_LIMIT = 20
@@ -338,6 +357,8 @@ class Creation:
     cold: Cold = False
     keep_failed: KeepFailed = False
     timeout: ReadyTimeout = ""
+    host: OnHost = ""
+    on_host_lost: OnHostLost = ""
 
     @property
     def limit(self) -> float | None:

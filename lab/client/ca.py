@@ -15,7 +15,7 @@ from lab.errors import HostUnfit, LabError
 from lab.paths import PRIVATE, make_directory
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
-_LIMIT = 65536
+_LIMIT = 1 << 20
 _UNUSED = 30 * 86400.0
 
 

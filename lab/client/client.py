@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lab.client import credentials
 from lab.client.ca import check_pem
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from lab.client.archives import Archives
     from lab.client.datasets import Datasets
+    from lab.client.hosts import Hosts
     from lab.client.tokens import Tokens
 
 _FINAL = ("stopped", "failed", "removing", "unrecorded")
@@ -68,6 +69,8 @@ class LabFields(LabValues, total=False):
     idle: float | None
     asleep_after: float | None
     accept_pooled_name: bool
+    host: str
+    on_host_lost: Literal["", "fail", "recreate"]
 
 
 class Client:
@@ -392,6 +395,13 @@ class Client:
         from lab.client.tokens import Tokens
 
         return Tokens(self._wire)
+
+    @property
+    def hosts(self) -> Hosts:
+        """The hosts of the fleet that the service belongs to."""
+        from lab.client.hosts import Hosts
+
+        return Hosts(self._wire)
 
     def engines(self) -> list[EngineView]:
         """All engines, each with its series."""

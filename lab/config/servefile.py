@@ -9,6 +9,7 @@ Example::
     max_ttl = "8h"
 """
 
+import re
 from dataclasses import field
 from typing import Annotated
 
@@ -25,6 +26,19 @@ def _address(value: object) -> str:
     if not text(value).strip():
         raise WrongType
     return text(value).strip()
+
+
+HOST_NAME = r"(?:[a-z0-9][a-z0-9-]{0,62})?"
+_LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def _labels(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise WrongType
+    for one in value:
+        if not _LABEL.fullmatch(one):
+            raise InvalidSpec(f"{one!r} is no label", hint="lower-case letters, digits, . _ and -")
+    return tuple(value)
 
 
 _File = Annotated[str, Key("the path of a file", text)]
@@ -50,7 +64,17 @@ class Serve:
     database: Annotated[str, Key("a URL such as postgresql://host/lab", text)] = field(
         default="", repr=False
     )
-    """Where jobs are kept: ``postgresql://...``; default: a file in the home."""
+    """The database of the fleet that this host belongs to; also ``--database``."""
+    host_name: Annotated[str, matching("a word", HOST_NAME)] = ""
+    """The name of this host in its fleet; also ``--host-name``."""
+    host_labels: Annotated[tuple[str, ...], Key("a list of words", _labels)] = ()
+    """What labs can ask for: `lab up --host @LABEL`."""
+    fleet_address: Annotated[str, Key("an address of this host", text)] = ""
+    """Where to listen for other hosts of the fleet; default: `address`."""
+    fleet_port: Annotated[int, within(0, 65535)] = 7443
+    """Where to listen for other hosts; 0: any."""
+    fleet_url: _Url = ""
+    """How other hosts reach this one; default: by `fleet_address` and `fleet_port`."""
     metrics: bool = False
     """``/metrics`` answers, without a token."""
     page: bool = True
@@ -118,6 +142,24 @@ class Serve:
         return self.address in ("localhost", "::1") or self.address.startswith("127.")
 
 
+def fleet(serve: Serve, *, database: str | None, host_name: str | None) -> dict[str, object]:
+    """The fields of a host of a fleet, with those that flags give; raises InvalidSpec."""
+    given = {"database": database, "host_name": host_name}
+    values = {name: one for name, one in given.items() if one is not None}
+    found = {"database": serve.database, "host_name": serve.host_name}
+    found |= parse_all(keys(Serve), values, "")
+    _check_fleet(found["database"], found["host_name"])
+    return dict(found)
+
+
+def _check_fleet(database: str, host_name: str) -> None:
+    if bool(database) != bool(host_name):
+        raise InvalidSpec(
+            "a host of a fleet requires both a database and a host name",
+            hint="`lab serve --database URL --host-name NAME`, or both in [serve]",
+        )
+
+
 def parse(value: object) -> Serve:
     """The table ``[serve]``; raises WrongType or InvalidSpec."""
     serve = Serve(**parse_all(keys(Serve), value, "[serve]"))
@@ -127,6 +169,7 @@ def parse(value: object) -> Serve:
         raise InvalidSpec(
             "[serve]: webhook requires webhook_secret, a file with the signing secret"
         )
+    _check_fleet(serve.database, serve.host_name)
     if serve.default_ttl > serve.max_ttl:
         raise InvalidSpec("[serve]: default_ttl exceeds max_ttl")
     return serve

@@ -67,13 +67,16 @@ def read(private: bytes, certificate: bytes) -> Authority:
     return Authority(key, found)
 
 
-def issue(authority: Authority, node: str, names: Sequence[str]) -> TlsKey:
+def issue(authority: Authority, node: str, names: Sequence[str], *, client: bool = False) -> TlsKey:
     """A fresh P-256 key for the server of ``node``, and its certificate, for a year.
 
     The authority's follows it: MySQL uses no certificate whose issuer it does not know.
 
-    ``names``: host names and addresses under which the server is reached.
+    ``names``: host names and addresses under which the server is reached. ``client``: it is also
+    to identify a client.
     """
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH]
+    uses += [ExtendedKeyUsageOID.CLIENT_AUTH] if client else []
     key = generate_private_key(SECP256R1())
     ours, now = authority.certificate, dt.datetime.now(dt.timezone.utc)
     end = min(now + dt.timedelta(_NODE_DAYS), ours.not_valid_after_utc)
@@ -82,7 +85,7 @@ def issue(authority: Authority, node: str, names: Sequence[str]) -> TlsKey:
     for extension, critical in (
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_usage(signs=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.ExtendedKeyUsage(uses), False),
         (x509.SubjectAlternativeName([_general(name) for name in dict.fromkeys(names)]), False),
         (signer, False),
     ):

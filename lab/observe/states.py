@@ -27,7 +27,7 @@ NODE_STATES: Mapping[NodeState, str] = {
 
 ListedState = Literal[
     "ready", "degraded", "not-primary", "unreachable", "starting", "asleep", "stopped",
-    "creating", "failed", "removing", "unrecorded", "unknown",
+    "creating", "failed", "removing", "unrecorded", "unknown", "lost", "foreign",
 ]  # fmt: skip
 """The states of labs that a service lists, without those in its pools."""
 LabState = Literal[ListedState, "pooled"]
@@ -47,6 +47,9 @@ LAB_STATES: Mapping[LabState, str] = {
     " unless the pool has it run",
     "unknown": "its nodes were never observed, or not within the last 30 s; or one of them is"
     " `unknown`, and no other is known to be unready",
+    "lost": "its host of the fleet is lost: nothing is known of it since then",
+    "foreign": "its host of the fleet was declared lost and is back: `lab host adopt` or `lab down`"
+    " decides what becomes of it",
     "unrecorded": "missing from the state database; only its guests and volumes exist",
 }
 """The states of a lab, and their meanings."""

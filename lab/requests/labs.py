@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from lab.names import (
     ENGINE,
     LAB_NAME,
     NODE_NAME,
+    ON_HOST,
     SNAPSHOT_LABEL,
     WORD,
     branch_names,
@@ -58,7 +59,7 @@ _KEEP_SESSIONS = "Keep the client sessions in the restored RAM; by default they 
 class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
     """A cluster; fields that are left out have the defaults of `lab up`."""
 
-    LATER = ("dataset", "options", "asleep_after")
+    LATER: ClassVar[tuple[str, ...]] = ("dataset", "options", "asleep_after")
 
     blueprint: Annotated[str, Meta(pattern=WORD, examples=["pxc"])]
     name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME, examples=["shop"])] = ""
@@ -163,6 +164,22 @@ class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
 class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     """A lab to create."""
 
+    LATER = (*ClusterRequest.LATER, "host", "on_host_lost")
+
+    host: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=ON_HOST,
+            examples=["h1", "@nvme"],
+            description="Of a fleet: the host's name, or `@` and one of its labels.",
+        ),
+    ] = ""
+    on_host_lost: Annotated[
+        Literal["", "fail", "recreate"],
+        EMPTY,
+        Meta(description="Of a fleet: what becomes of the job if its host is lost; null: fail."),
+    ] = ""
     accept_pooled_name: Annotated[
         bool, Meta(description="Also accept a lab of a warm pool, whose name differs.")
     ] = msgspec.field(default=False, name="any_name")

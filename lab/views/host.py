@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
 from lab.marks import Public, Time, public
 from lab.values import dataclass
+
+FleetHostState = Literal["up", "late", "draining", "lost"]
 
 
 @dataclass(frozen=True)
@@ -116,3 +118,29 @@ class AuditEntry:
     status: Public[int]
     request: Public[str]
     address: Public[str]
+
+
+@dataclass(frozen=True)
+class FleetHost:
+    """A host of a fleet, as it said it was with its last heartbeat; sizes in bytes."""
+
+    name: Annotated[str, public("h1")]
+    state: Annotated[str, public(values=FleetHostState)]
+    """late: its heartbeat is overdue, and no lab is placed on it."""
+    heard_at: Public[Time]
+    """When it was heard of last."""
+    labels: Public[tuple[str, ...]]
+    memory: Public[Capacity]
+    """For labs; ``used`` includes what is promised to jobs."""
+    processors: Public[int]
+    load: Public[float]
+    """Of its processors, over a minute."""
+    labs: Public[int]
+    waiting: Public[int]
+    """Jobs that were placed on it and have not ended."""
+    templates: Public[int]
+    datasets: Public[tuple[str, ...]]
+    version: Public[str]
+    """Of its program."""
+    url: Public[str]
+    """At which other hosts reach it."""

@@ -225,6 +225,8 @@ class Lab(LabView):
     """In seconds."""
     asleep_after: Public[float | None] = None
     """In seconds; 0: it never sleeps by itself; null: as the service says."""
+    host_name: Public[str] = ""
+    """The host of the fleet that it is on; empty: the service belongs to none."""
 
     def node(self, name: str) -> NodeView:
         """The node of that name; raises NotFound."""

@@ -47,6 +47,7 @@ _DATABASES = ("state.db", "jobs.db")
 _KEPT_FILES = (
     *(f"{name}{part}" for name in _DATABASES for part in ("", "-journal", "-wal", "-shm")),
     "admin-token", "reachable.json", "ca.pem", "ca.key", "reserve", "logs/ahead.log",
+    *(f"fleet/{name}" for name in ("id", "host.key", "host.crt", "authority.crt", "foreign")),
 )  # fmt: skip
 
 

@@ -242,7 +242,7 @@ def test_a_soak(formed: Site, tmp_path: Path) -> None:
     report = counted.text(time.monotonic() - began)
     (ROOT / "build" / "test").mkdir(parents=True, exist_ok=True)
     (ROOT / "build" / "test" / "soak.txt").write_text(report)
-    print(report)
+    print(report)  # noqa: T201
     early, late = counted.files[1:4], counted.files[-3:]
     assert max(late) <= max(early) + 8, f"files stay open: {counted.files}"
     assert site.settled() == []

@@ -24,7 +24,6 @@ import pytest
 from lab.api.server import warn
 from lab.run import run
 from tests import ROOT
-from tests.support.postgres_server import NEEDED, programs, server
 from tests.support.serve_process import configure, environment, serving
 from tests.support.serve_world import BODY, settings_of
 
@@ -203,21 +202,6 @@ def test_the_script_in_the_docs_runs(env: dict[str, str]) -> None:
         gone = found.ask("GET", "/v1/jobs?kind=delete").json()["items"][0]
         assert found.ask("GET", f"/v1/jobs/{gone['id']}?wait=20").json()["state"] == "succeeded"
         assert found.ask("GET", "/v1/labs").json()["items"] == []
-
-
-@pytest.mark.rare
-@pytest.mark.skipif(programs() is None, reason=NEEDED)
-def test_jobs_are_kept_in_postgresql(env: dict[str, str]) -> None:
-    """Protects those who keep jobs there: they are done, and continued after a kill."""
-    with server() as url:
-        configure(env, f'[serve]\ndatabase = "{url}"\n')
-        with serving(env) as found:
-            assert found.ask("POST", "/v1/labs?wait=30", BODY).status_code == 201
-            job = found.ask("POST", "/v1/labs", {**BODY, "name": "cut"}).json()["id"]
-            found.process.kill()
-        with serving(env) as found:
-            assert found.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded"
-    assert not (Path(env["LAB_HOME"]) / "jobs.db").exists()
 
 
 @pytest.mark.rare

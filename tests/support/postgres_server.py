@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from lab.errors import CommandFailed
 from lab.run import run
 
 NEEDED = "PostgreSQL's server is not installed (Debian: postgresql)"
@@ -19,14 +22,97 @@ _DEBIAN = Path("/usr/lib/postgresql")
 def programs() -> Path | None:
     """Where ``initdb`` and ``pg_ctl`` are, the newest; Debian keeps them out of PATH."""
     if found := shutil.which("pg_ctl"):
-        return Path(found).parent
+        return Path(found).resolve().parent  # a link leads to the others
     versions = [path for path in _DEBIAN.glob("*/bin") if (path / "pg_ctl").exists()]
     return max(versions, key=lambda path: int(path.parent.name), default=None)
+
+
+@dataclass
+class Postgres:
+    """A server that can be stopped and started."""
+
+    url: str
+    """Of its database, as SQLAlchemy writes it."""
+    tool: Callable[..., None]
+    flags: str
+    root: Path
+    """Where its socket is."""
+    port: int = 0
+    """At the loopback; 0: none."""
+
+    @property
+    def plain(self) -> str:
+        """The URL as PostgreSQL's own programs write it."""
+        return self.url.replace("+psycopg", "")
+
+    def at(self, port: int) -> str:
+        """The URL of its database at another port of the loopback."""
+        return f"postgresql+psycopg://lab@127.0.0.1:{port}/postgres"
+
+    def start(self) -> None:
+        self.tool("pg_ctl", "-w", "-o", self.flags, "start")
+
+    def stop(self, how: str = "immediate") -> None:
+        self.tool("pg_ctl", "-w", "-m", how, "stop")
+
+    def promote(self) -> None:
+        """Have a standby take writes."""
+        self.tool("pg_ctl", "-w", "promote")
 
 
 @contextmanager
 def server() -> Iterator[str]:
     """The URL of an empty database, as SQLAlchemy writes it."""
+    with postgres() as found:
+        yield found.url
+
+
+@contextmanager
+def postgres(*, tcp: bool = False, connections: int = 100) -> Iterator[Postgres]:
+    """A server with an empty database; ``tcp``: also at a port of the loopback."""
+    with _place() as (root, tool):
+        tool("initdb", "--auth=trust", "--username=lab", "--no-sync", "--encoding=UTF8")
+        port = _free_port() if tcp else 5432  # the number is also in the socket's name
+        place = f"host={root}" if port == 5432 else f"host={root}&port={port}"
+        found = Postgres(
+            f"postgresql+psycopg://lab@/postgres?{place}", tool,
+            _flags(root, port, tcp=tcp, connections=connections), root, port if tcp else 0,
+        )  # fmt: skip
+        with _running(found):
+            yield found
+
+
+@contextmanager
+def standby_of(primary: Postgres) -> Iterator[Postgres]:
+    """A standby of a server, for which that waits at each commit; ``promote`` makes it the primary.
+
+    The URL has both: clients find the one that takes writes.
+    """
+    with _place() as (root, tool):
+        how = ("-h", str(primary.root), "-U", "lab", "-R", "--checkpoint=fast", "--no-sync")
+        tool("pg_basebackup", *how)
+        place = f"host={primary.root},{root}&target_session_attrs=read-write"
+        found = Postgres(
+            f"postgresql+psycopg://lab@/postgres?{place}", tool,
+            _flags(root, 5432, tcp=False, connections=100), root,
+        )  # fmt: skip
+        with _running(found):
+            yield found
+
+
+@contextmanager
+def _running(server: Postgres) -> Iterator[None]:
+    server.start()
+    try:
+        yield
+    finally:
+        with suppress(CommandFailed):  # a test has stopped it
+            server.stop()
+
+
+@contextmanager
+def _place() -> Iterator[tuple[Path, Callable[..., None]]]:
+    """A directory for a server, and what runs PostgreSQL's programs on its data."""
     where = programs()
     assert where is not None, NEEDED
     # Not below pytest's directory: the server does not run as root, who alone can enter that.
@@ -37,18 +123,24 @@ def server() -> Iterator[str]:
     prefix = become if os.geteuid() == 0 else []
 
     def tool(name: str, *args: str) -> None:
-        run([*prefix, str(where / name), "-D", str(root / "data"), *args], timeout=60, cwd=root)
+        log = ("-l", str(root / "log")) if name == "pg_ctl" else ()
+        argv = [*prefix, str(where / name), "-D", str(root / "data"), *log, *args]
+        run(argv, timeout=60, cwd=root)
 
     try:
-        tool("initdb", "--auth=trust", "--username=lab", "--no-sync", "--encoding=UTF8")
-        flags = f"-c listen_addresses='' -k {root} -c fsync=off"
-        tool("pg_ctl", "-w", "-l", str(root / "log"), "-o", flags, "start")
-        try:
-            yield f"postgresql+psycopg://lab@/postgres?host={root}"
-        finally:
-            tool("pg_ctl", "-w", "-m", "immediate", "stop")
+        yield root, tool
     finally:
         shutil.rmtree(root)
+
+
+def _flags(root: Path, port: int, *, tcp: bool, connections: int) -> str:
+    at = f"-c listen_addresses='{'127.0.0.1' if tcp else ''}' -c port={port} -k {root}"
+    return f"{at} -c fsync=off -c max_connections={connections}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
 
 
 def _user() -> pwd.struct_passwd:

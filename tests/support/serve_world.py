@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 from httpx import Client, Response
 
+from lab.api.app import create_app
 from lab.api.core.contexts import Opener
 from lab.api.server import config, listen
 from lab.api.service import Service
@@ -145,12 +146,14 @@ def site(
 @contextmanager
 def _listening(service: Service) -> Iterator[tuple[str, Listening]]:
     """uvicorn in a thread, as the process has it; its URL and its socket."""
-    socket = listen(service.core.settings.serve)
-    server = uvicorn.Server(config(service.core, service.jobs, socket.connections))
+    serve = service.core.settings.serve
+    socket = listen(serve)
+    app = create_app(service.core, service.jobs)
+    server = uvicorn.Server(config(app, serve, socket.connections))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
     thread.start()
     try:
-        scheme = "https" if service.core.settings.serve.tls_cert else "http"
+        scheme = "https" if serve.tls_cert else "http"
         yield f"{scheme}://127.0.0.1:{socket.getsockname()[1]}", socket
     finally:
         service.stop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lab.cli.terminal.table import cross, facts, table, tick
 from lab.options import described
 from lab.units import format_duration, format_size
-from lab.views.labs import FIRST_USE
+from lab.views.labs import FIRST_USE, Lab
 
 if TYPE_CHECKING:
     from lab.observe.states import Requirement
@@ -38,6 +38,7 @@ def lab_text(view: LabView, now: float) -> str:
     lines = facts(
         [
             ("lab", f"{view.name} ({view.blueprint}, {_state(view, now)})"),
+            ("host", _host(view)),
             ("interrupted", view.interrupted),
             ("parent", view.parent),
             *(("halted", _halted(view, node)) for node in view.nodes if node.why),
@@ -101,12 +102,15 @@ def preview_text(found: Preview) -> str:
 
 
 def labs_text(views: Sequence[LabView], now: float) -> str:
-    """One line a lab."""
+    """One line a lab; with its host where the service belongs to a fleet."""
+    fleet = any(map(_host, views))
     return table(
-        ("NAME", "BLUEPRINT", "ENGINE", "NODES", "STATE", "SQL", "AGE", "EXPIRES"),
+        ("NAME", *(["HOST"] if fleet else []), "BLUEPRINT", "ENGINE", "NODES", "STATE", "SQL",
+         "AGE", "EXPIRES"),
         [
             (
                 view.name,
+                *([_host(view) or "-"] if fleet else []),
                 view.blueprint or "-",
                 _requested(view, ", ".join(view.engines)) or "-",
                 _requested(view, str(len(view.nodes) or view.requested_nodes)),
@@ -117,8 +121,13 @@ def labs_text(views: Sequence[LabView], now: float) -> str:
             )
             for view in views
         ],
-        right={3},
-    )
+        right={3 + fleet},
+    )  # fmt: skip
+
+
+def _host(view: LabView) -> str:
+    """The host of a fleet that a lab is on; empty without one."""
+    return view.host_name if isinstance(view, Lab) else ""
 
 
 def _state(view: LabView, now: float) -> str:

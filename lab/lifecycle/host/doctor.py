@@ -51,6 +51,7 @@ def doctor(settings: Settings) -> list[Finding]:
         *_guests(settings),
         *_engines(settings),
         *_zfs(settings),
+        *_fleet(settings),
     ]
 
 
@@ -191,6 +192,14 @@ def _published(settings: Settings) -> Iterator[Finding]:
         return
     open_to = warning(where)
     yield Finding("sql ports", "note" if open_to else "ok", text, open_to)
+
+
+def _fleet(settings: Settings) -> Iterator[Finding]:
+    """The database of the fleet that this host belongs to."""
+    if settings.serve.database:
+        from lab.fleet import checks
+
+        yield from checks.findings(settings.serve.database)
 
 
 def _bhyve(settings: Settings) -> Iterator[Finding]:

@@ -1,0 +1,347 @@
+"""Requests about labs and jobs of other hosts of a fleet: they are answered by those hosts.
+
+Any host answers for all: it passes a request on as it came, token included, over the fleet's TLS,
+and the answer back as it arrives. A host's own labs need neither the fleet's database nor this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from lab.api.core.core import Core
+from lab.api.core.fleet import Fleet
+from lab.api.core.problem import problem
+from lab.api.core.threads import in_thread
+from lab.api.http.auth import bearer, identified
+from lab.errors import ROOM_RETRY, HostUnfit, LabError, NotFound, Unauthorized
+from lab.fleet import ids, known, placements
+from lab.fleet.hosts import Host
+from lab.names import LAB_NAME_LIMIT
+
+PEER = "peer"
+"""Set in a request's state where another host of the fleet has sent it."""
+_PATHS = re.compile(
+    rf"/v1/(?:labs/([a-z][a-z0-9-]{{0,{LAB_NAME_LIMIT - 1}}}(?:@[a-z0-9-]{{1,63}})?)"
+    r"|jobs/([0-9a-f-]{1,64}))(?:/.*)?"
+)
+_BETWEEN_HOSTS = ("/v1/labs/", "/v1/jobs/", "/v1/fleet/")
+"""What one host passes on to another."""
+_SAFE = "/:@!$&'()*+,;=-._~"
+"""What a path has as it is (RFC 3986, 3.3)."""
+_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+     b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length")
+)  # fmt: skip
+"""Headers of one connection (RFC 9110, 7.6.1), and those that httpx sets."""
+_CONNECT = 3.0
+_LONGEST = 660.0
+"""Seconds of silence: more than a request may wait for its job."""
+
+
+class Broken(HostUnfit):
+    """An answer that was passed on ended before its end."""
+
+
+class Forward:
+    """Passes requests on; for use in the service's loop."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._client: httpx.AsyncClient | None = None
+
+    async def to(self, scope: Scope) -> Host | None:
+        """The host that a request is to be answered by; None: this one.
+
+        Raises NotFound, HostUnfit if that host is lost or not known, Unreachable.
+        """
+        fleet = self._core.fleet
+        if fleet is None:
+            return None
+        path: str = scope["path"]
+        parts = path.split("/")
+        peer = scope.get("state", {}).get(PEER, False)
+        if peer and (not path.startswith(_BETWEEN_HOSTS) or "." in parts or ".." in parts):
+            raise NotFound("there is no such resource")
+        match = _PATHS.fullmatch(path)
+        if match is None or "." in parts or ".." in parts:
+            return None
+        lab, job = match[1] or "", match[2] or ""
+        own = f"@{fleet.name}"
+        if lab.endswith(own):  # a lab of ours, whatever holds its name
+            scope["path"] = path.replace(lab, lab.removesuffix(own), 1)
+            return None
+        if peer:
+            return None
+        at = await in_thread(self._at, fleet, lab, job)
+        return None if at in ("", fleet.name) else await in_thread(self._reached, fleet, at)
+
+    def _at(self, fleet: Fleet, lab: str, job: str) -> str:
+        """The name of the host that has a lab or a job; empty for none, and for this one."""
+        store = self._core.store
+        if job:
+            if store.jobs.find(job) is not None:
+                return ""
+            at = ids.host_of(job, fleet.names)
+            if at is not None:
+                return at
+            placed = placements.find(fleet.database, job)
+            began = placed is not None and placed.state in ("placed", "claimed", "ended")
+            return placed.host if placed and began else ""
+        name, _, at = lab.partition("@")
+        if at:
+            return at
+        foreign = fleet.is_foreign(name)
+        if not foreign and store.labs.find(name) is not None:
+            return ""
+        holder = known.holder(fleet.database, name)
+        if foreign and holder is None:
+            raise NotFound(
+                f"the lab {name} of this host is foreign: nobody holds its name",
+                hint=f"`lab host adopt {name}@{fleet.name}`, or name it {name}@{fleet.name}",
+            )
+        return holder.host if holder else ""
+
+    def _reached(self, fleet: Fleet, name: str) -> Host:
+        host = fleet.host(name)
+        if host is not None and host.state == "lost":  # as of some seconds ago
+            fleet.refresh()
+            host = fleet.host(name)
+        if host is None:
+            raise NotFound(f"the fleet has no host {name}", hint="`lab host ls` shows them")
+        if host.state == "lost":
+            raise HostUnfit(
+                f"the host {name} is lost: what it has cannot be reached",
+                hint="it is listed again when its service is started",
+                retry_after=ROOM_RETRY,
+            )
+        return host
+
+    def http(self, host: Host, body: bytes) -> ASGIApp:
+        """An application that has ``host`` answer a request whose body was read."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            del receive
+            await self._http(host, body, scope, send)
+
+        return app
+
+    async def answer(self, host: Host, body: bytes, scope: Scope) -> httpx.Response:
+        """The head of a host's answer; its body is still to be read. Raises HostUnfit."""
+        try:
+            return await self._sent(host, body, scope)
+        except httpx.ConnectError:  # nothing was sent: it may be elsewhere since its last start
+            host = await in_thread(self._again, host)
+        try:
+            return await self._sent(host, body, scope)
+        except httpx.ConnectError as error:
+            raise _unreachable(host, str(error)) from error
+
+    async def _http(self, host: Host, body: bytes, scope: Scope, send: Send) -> None:
+        answer = await self.answer(host, body, scope)
+        try:
+            await _pass(answer, send)
+        finally:
+            await answer.aclose()
+
+    def _again(self, host: Host) -> Host:
+        """The host as it is now; raises HostUnfit if that is where it was, Unreachable."""
+        assert self._core.fleet is not None  # noqa: S101  # for the type checker
+        self._core.fleet.refresh()
+        now = self._core.fleet.host(host.name)
+        if now is None or now.url == host.url:
+            raise _unreachable(host, "it cannot be connected to")
+        return now
+
+    async def _sent(self, host: Host, body: bytes, scope: Scope) -> httpx.Response:
+        """The head of a host's answer; raises ConnectError, HostUnfit."""
+        request = self._open().build_request(
+            scope["method"],
+            httpx.URL(host.url).copy_with(raw_path=_raw_path(scope)),
+            headers=_kept(scope["headers"]),
+            content=body or None,
+            extensions={"sni_hostname": host.name},
+        )
+        try:
+            return await self._open().send(request, stream=True)
+        except httpx.ConnectError:
+            raise
+        except httpx.HTTPError as error:
+            raise _unreachable(host, type(error).__name__) from error
+
+    async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Connect a WebSocket with one of the same path at its host, until either ends.
+
+        False if it is of this host: nothing was done.
+        """
+        if self._core.fleet is None:
+            return False
+        if scope.get("state", {}).get(PEER):
+            await self.to(scope)  # names may have its host
+            return False
+        connection = HTTPConnection(scope)
+        try:
+            await in_thread(identified, connection, bearer(connection))
+            host = await self.to(scope)
+        except Unauthorized:
+            return False  # its route refuses it
+        except LabError as error:
+            await _refuse(problem(error), receive, send)
+            return True
+        if host is not None:
+            await self._socket(self._core.fleet, host, scope, receive, send)
+        return host is not None
+
+    async def _socket(
+        self, fleet: Fleet, host: Host, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        url = httpx.URL(host.url).copy_with(scheme="wss", raw_path=_raw_path(scope))
+        given = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in _kept(scope["headers"])
+            if not name.lower().startswith(b"sec-websocket")
+        ]
+        try:
+            peer = await connect(
+                str(url),
+                ssl=fleet.context(),
+                server_hostname=host.name,
+                additional_headers=given,
+                compression=None,
+                max_size=None,
+                open_timeout=_CONNECT,
+                proxy=None,
+            )
+        except InvalidStatus as error:
+            found = {}
+            with contextlib.suppress(ValueError):
+                found = json.loads(error.response.body or b"{}")
+            await _refuse({"status": error.response.status_code, **found}, receive, send)
+            return
+        except (OSError, WebSocketException, asyncio.TimeoutError) as error:
+            await _refuse(problem(_unreachable(host, type(error).__name__)), receive, send)
+            return
+        await receive()  # websocket.connect
+        async with peer:
+            await send({"type": "websocket.accept"})
+            ways = [asyncio.ensure_future(way) for way in (_up(receive, peer), _down(peer, send))]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        with contextlib.suppress(RuntimeError):  # closed already
+            code, why = peer.close_code or 1000, peer.close_reason or ""
+            await send({"type": "websocket.close", "code": code, "reason": why})
+
+    def _open(self) -> httpx.AsyncClient:
+        if self._client is None:
+            assert self._core.fleet is not None  # noqa: S101  # for the type checker
+            self._client = httpx.AsyncClient(
+                verify=self._core.fleet.context(),
+                timeout=httpx.Timeout(_LONGEST, connect=_CONNECT),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+                trust_env=False,
+            )
+        return self._client
+
+
+class Passed(Response):
+    """What another host answers to a request of ours; ``otherwise``: if it does not."""
+
+    def __init__(self, host: Host, path: str, otherwise: Response) -> None:
+        super().__init__()
+        self._host, self._path, self._otherwise = host, path, otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        forward: Forward = scope["app"].state.forward
+        try:
+            answer = await forward.answer(self._host, b"", _post(scope, self._path))
+        except LabError:
+            await self._otherwise(scope, receive, send)
+            return
+        try:
+            # Each answer to a job has its place; others say nothing about a job that is placed.
+            if "location" in answer.headers:
+                await _pass(answer, send)
+            else:
+                await self._otherwise(scope, receive, send)
+        finally:
+            await answer.aclose()
+
+
+def _post(scope: Scope, path: str) -> Scope:
+    return {**scope, "method": "POST", "path": path}
+
+
+async def _pass(answer: httpx.Response, send: Send) -> None:
+    """Send what another host answers, as it arrives."""
+    headers = _kept([(name.lower(), value) for name, value in answer.headers.raw])
+    if length := answer.headers.get("content-length"):
+        headers.append((b"content-length", length.encode()))
+    status = answer.status_code
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    try:
+        async for piece in answer.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except httpx.HTTPError as error:  # the connection is closed, so that nobody takes it for whole
+        raise Broken(f"the answer of another host broke: {type(error).__name__}") from error
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _up(receive: Receive, peer: Any) -> None:
+    """What the client sends, to the other host."""
+    with contextlib.suppress(ConnectionClosed):
+        while (message := await receive())["type"] != "websocket.disconnect":
+            data = message.get("bytes")
+            await peer.send(message.get("text", "") if data is None else data)
+
+
+async def _down(peer: Any, send: Send) -> None:
+    """What the other host sends, to the client."""
+    with contextlib.suppress(ConnectionClosed):
+        async for data in peer:
+            kind = "text" if isinstance(data, str) else "bytes"
+            await send({"type": "websocket.send", kind: data})
+
+
+async def _refuse(found: Mapping[str, Any], receive: Receive, send: Send) -> None:
+    """Answer a WebSocket's request with a problem, as routes do (ASGI, "Denial Response")."""
+    await receive()  # websocket.connect
+    body, media = json.dumps(dict(found)).encode(), b"application/problem+json"
+    headers = [(b"content-type", media), (b"content-length", str(len(body)).encode())]
+    kind = "websocket.http.response"
+    await send({"type": f"{kind}.start", "status": int(found["status"]), "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, value in headers if name.lower() not in _HOP]
+
+
+def _raw_path(scope: Scope) -> bytes:
+    path = quote(scope["path"], safe=_SAFE).encode()
+    query: bytes = scope.get("query_string", b"")
+    return path + (b"?" + query if query else b"")
+
+
+def _unreachable(host: Host, why: str) -> HostUnfit:
+    return HostUnfit(
+        f"the host {host.name} does not answer: {why}",
+        hint="`lab host ls` shows when it was heard of; its labs run on meanwhile",
+        retry_after=ROOM_RETRY,
+    )

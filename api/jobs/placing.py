@@ -1,0 +1,150 @@
+"""Labs of a fleet: where a requested one is created, and what was placed on this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from lab import host
+from lab.api.core.admission import need_of
+from lab.api.core.core import Core
+from lab.api.core.fleet import Fleet
+from lab.api.core.problem import problem
+from lab.api.jobs import stored
+from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.submit import KeyReused
+from lab.api.telemetry.logs import log
+from lab.errors import Conflict, LabError
+from lab.fleet import placements
+from lab.fleet.choose import Needs, template_of
+from lab.fleet.hosts import Facts, Host
+from lab.fleet.placements import Placement
+from lab.requests.labs import CreateLab
+from lab.spec import LabSpec
+from lab.state.service import JobRecord, JobState, NewJob
+
+
+def place(
+    core: Core,
+    fleet: Fleet,
+    job: NewJob,
+    request: CreateLab,
+    check: Callable[[Sequence[Placement]], None],
+) -> tuple[Placement, Host | None]:
+    """Record where a lab is to be created, and notify its host; None: that has been done before.
+
+    Or no host has room, and the job waits for one. ``check`` raises to refuse it, given the open
+    placements. Raises KeyReused, Conflict, InvalidSpec, HostUnfit.
+    """
+    spec = request.spec
+    wanted = Placement(
+        job=job.id, kind=job.kind, lab=request.name, project=job.project, token=job.token,
+        key=job.key, digest=job.digest, request=dict(job.request),
+        needs=Needs(
+            need_of(spec).memory, request.host, template=template_named(spec, spec.engine),
+            dataset=spec.dataset,
+        ),
+        again=request.on_host_lost == "recreate",
+    )  # fmt: skip
+    most = core.settings.serve.queue
+    placed, host = placements.place(
+        fleet.database, wanted, request.blueprint, queue=most, check=check
+    )
+    if placed.digest != job.digest:
+        raise KeyReused(
+            "this Idempotency-Key was used before with a different request",
+            hint="use a new key for each new request",
+        )
+    return placed, host
+
+
+def template_named(spec: LabSpec, engine: str) -> str:
+    """What a template of this kind is known by in the fleet."""
+    options = ",".join(f"{key}={value}" for key, value in sorted(spec.options.said.items()))
+    return template_of(spec.blueprint, engine, spec.nodes, spec.size.memory, spec.dataset, options)
+
+
+def take(jobs: Jobs, fleet: Fleet) -> None:
+    """Start the jobs that were placed on this host; raises Unreachable, HostUnfit."""
+    for one in placements.claim(fleet.database, fleet.member):
+        start(jobs, fleet, one)
+
+
+def start(jobs: Jobs, fleet: Fleet, placed: Placement) -> None:
+    """Record a job that this host has claimed, and start it; no error if that was done.
+
+    One whose request cannot be read, such as a newer version's, fails.
+    """
+    try:
+        request = request_of(placed)
+    except LabError as error:
+        log.error("a placed job cannot be begun", extra={"given_up": placed.job}, exc_info=error)
+        placements.fail(fleet.database, fleet.member, placed.job, problem(error))
+        return
+    job = NewJob(
+        id=placed.job, kind="create", lab=placed.lab, project=placed.project, token=placed.token,
+        state="queued", digest=placed.digest, created_at=time.time(),
+        request=stored.plain(request), size=len(json.dumps(placed.request)),
+        facts=stored.facts(request),
+    )  # fmt: skip
+    with suppress(Conflict):
+        jobs.core.store.jobs.add(job)
+    jobs.start(placed.job)
+
+
+def request_of(placed: Placement) -> CreateLab:
+    """What was requested, with the name that the lab was given: a pool's may have another."""
+    named = dict(placed.request)
+    if not named.get("name"):
+        named |= {"name": placed.lab, "any_name": True}
+    return stored.read(record_of(placed), named, CreateLab)
+
+
+def facts(core: Core) -> Facts:
+    """What this host says of itself."""
+    store = core.store
+    budget, used = core.admission.memory_budget, core.admission.used().memory
+    free = budget - used
+    if core.settings.hypervisor != "fake":
+        free = min(free, host.memory().available - core.settings.memory_floor)
+    labs = store.labs.all()
+    templates = [record for record in store.templates.all() if record.state == "ready"]
+    named: set[str] = set()
+    for record in templates:
+        named |= {template_named(record.spec, engine) for engine in ("", record.spec.engine)}
+    return Facts(
+        memory=budget,
+        memory_free=max(0, free),
+        cpus=host.processors(),
+        load=os.getloadavg()[0],
+        labs=sum(not lab.pool for lab in labs),
+        jobs=tuple({*core.admission.admitted(), *(lab.job for lab in labs if lab.job)}),
+        full=shutil.disk_usage(core.settings.home.root).free < core.settings.space_floor,
+        templates=tuple(sorted(named)),
+        formed=len(templates),
+        datasets=tuple(sorted({record.dataset for record in store.images.all() if record.dataset})),
+    )
+
+
+def ended(core: Core, fleet: Fleet) -> list[str]:
+    """The jobs of this host that have ended here, and are open in the fleet's database."""
+    over = []
+    for one in placements.claimed(fleet.database, fleet.member):
+        job = core.store.jobs.find(one.job)
+        if job is not None and job.state not in ("queued", "running"):
+            over.append(one.job)
+    return over
+
+
+def record_of(placed: Placement) -> JobRecord:
+    """A job that no host has begun, as the record would have it."""
+    state: JobState = placed.state if placed.state in ("failed", "cancelled") else "queued"
+    return JobRecord(
+        id=placed.job, kind="create", lab=placed.lab, project=placed.project, token=placed.token,
+        state=state, digest=placed.digest,
+        created_at=placed.created_at, ended_at=placed.ended_at, error=placed.error,
+    )  # fmt: skip

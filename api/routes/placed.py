@@ -1,0 +1,45 @@
+"""What hosts of a fleet ask of each other: /v1/fleet. Nobody else is answered."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from lab.api.core.threads import Route, in_thread
+from lab.api.http.auth import Caller, User
+from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.forward import PEER
+from lab.api.http.job_answer import Wait, job_answer
+from lab.api.jobs import placing
+from lab.api.jobs.jobs import Jobs
+from lab.api.routes.jobs import Id
+from lab.api.routes.labs import created
+from lab.errors import NotFound
+from lab.state.service import JobRecord
+from lab.wait import Deadline, until
+
+router = APIRouter(prefix="/v1/fleet", tags=["host"], route_class=Route)
+
+_CLAIMED = 2.0
+"""Seconds in which a job that another thread has claimed is recorded."""
+
+
+@router.post("/jobs/{job}", include_in_schema=False)
+async def take(
+    request: Request, core: CoreOf, jobs: JobsOf, caller: User, job: Id, wait: Wait
+) -> Response:
+    """Take up a job that was placed on this host, and answer as its request would be."""
+    if not request.scope.get("state", {}).get(PEER):
+        raise NotFound("there is no such resource")
+    record = await in_thread(_taken, jobs, caller, job)
+    return await job_answer(core, record, wait, partial(created, core, caller))
+
+
+def _taken(jobs: Jobs, caller: Caller, job: str) -> JobRecord:
+    core = jobs.core
+    assert core.fleet is not None  # noqa: S101  # for the type checker
+    placing.take(jobs, core.fleet)
+    until(lambda: core.store.jobs.find(job) is not None, Deadline.after(_CLAIMED))
+    return caller.job(core, job)

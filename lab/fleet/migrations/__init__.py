@@ -1,0 +1,1 @@
+"""How the tables of a fleet became what they are."""

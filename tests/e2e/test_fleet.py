@@ -1,0 +1,104 @@
+"""Two hosts of a fleet on real guests: homes of their own on this machine, and one PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.fleet.database import migrate
+from lab.wait import Deadline, until
+from tests.e2e.e2e_site import PXC, Site
+from tests.e2e.test_serve import served
+from tests.support.postgres_server import NEEDED, postgres, programs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.rare]
+
+CONFIG = """
+[serve]
+database = "{url}"
+host_name = "{name}"
+fleet_address = "127.0.0.1"
+fleet_port = 0
+"""
+THREE = (*PXC, "--nodes", "3")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    if programs() is None:
+        pytest.skip(NEEDED)
+    with postgres() as found:
+        migrate(found.url)
+        yield found.url
+
+
+def _host(site: Site, name: str, url: str, place: Path) -> Site:
+    """The installation as a host of the fleet."""
+    config = place / name / "lab" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(CONFIG.format(url=url, name=name))
+    return replace(site, settings={"XDG_CONFIG_HOME": str(place / name)})
+
+
+def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> None:
+    """Protects users of a fleet: their labs are warm, whole, and reached through any host."""
+    archive = formed.root / "fleet.lab"
+    key = formed.template(3)["key"]
+    name, limb = formed.name("far"), formed.name("limb")
+    with formed.sibling() as other:
+        formed.lab("template", "export", key, str(archive), timeout=600)
+        try:
+            other.lab("template", "import", str(archive), timeout=600)
+        finally:
+            archive.unlink()
+        h1 = _host(formed, "h1", url, tmp_path)
+        h2 = _host(replace(other, token=formed.token), "h2", url, tmp_path)
+        with served(h1, how=signal.SIGTERM) as (env, _):
+            with ExitStack() as held:
+                _, process = held.enter_context(served(h2, how=signal.SIGTERM))
+                view = h1.lab(
+                    "up", *THREE, "--name", name, "--host", "h2", "-o", "json", env=env
+                ).json
+                assert (view["state"], view["started"]) == ("ready", "warm")
+                assert h1.guests() == []
+                assert len(h2.guests()) == 3
+                _used(h1, env, name)
+                h1.lab("snapshot", "take", name, "--label", "mine", env=env)
+                (branch,) = h1.lab("branch", name, limb, "--at", "mine", "-o", "json", env=env).json
+                assert branch["started"] == "warm"
+                assert len(h2.guests()) == 6
+                process.send_signal(signal.SIGKILL)
+                process.wait(20)
+            gone = h1.lab("sql", name, "-e", "SELECT 1", env=env, code=None)
+            assert gone.code == 5
+            assert "h2" in gone.stderr
+            with served(h2, how=signal.SIGTERM):
+
+                def back() -> bool:
+                    asked = ("status", name, "-o", "json")
+                    return h1.lab(*asked, env=env, code=None).code == 0
+
+                assert until(back, Deadline.after(60), most=2.0)
+                _used(h1, env, name)
+                hosts = {
+                    one["name"]: one for one in h1.lab("host", "ls", "-o", "json", env=env).json
+                }
+                assert (hosts["h1"]["labs"], hosts["h2"]["labs"]) == (0, 2)
+                for lab in (limb, name):
+                    h1.lab("down", lab, env=env)
+        assert other.settled(seconds=30.0) == []
+    assert formed.settled() == []
+
+
+def _used(site: Site, env: dict[str, str], name: str) -> None:
+    """Ask each node, over SQL and SSH, through the service of another host."""
+    for node in ("n1", "n2", "n3"):
+        asked = ("sql", name, "--node", node, "-o", "json", "-e")
+        (row,) = site.lab(*asked, "SHOW STATUS LIKE 'wsrep_cluster_size'", env=env).json["rows"]
+        assert row[1] == "3"
+        site.lab("exec", name, "--node", node, "--", "true", env=env)

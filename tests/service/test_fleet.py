@@ -1,0 +1,395 @@
+"""Three hosts and one PostgreSQL, as processes on the fakes: any of them answers for all."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.fleet import placements
+from lab.fleet.choose import Needs
+from lab.fleet.database import FleetDatabase, migrate
+from lab.fleet.placements import Placement
+from lab.wait import Deadline, until
+from tests.support.postgres_server import NEEDED, Postgres, postgres, programs, standby_of
+from tests.support.serve_process import Serving, configure, environment, serving
+from tests.support.serve_world import BODY
+
+HOSTS = ("h1", "h2", "h3")
+CONFIG = """
+[serve]
+database = "{url}"
+host_name = "{name}"
+host_labels = ["{label}"]
+fleet_address = "127.0.0.1"
+fleet_port = 0
+sweep = 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Postgres]:
+    """A server of PostgreSQL with the tables of a fleet."""
+    if programs() is None:
+        pytest.skip(NEEDED)
+    with postgres() as found:
+        migrate(found.url)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(database: Postgres) -> str:
+    return database.url
+
+
+class Fleet:
+    """Hosts that run; each can be killed and started again."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.hosts: dict[str, Serving] = {}
+        self._held: dict[str, ExitStack] = {}
+        self._environments: dict[str, dict[str, str]] = {}
+        for number, name in enumerate(HOSTS):
+            place = root / name
+            place.mkdir()
+            env = environment(place) | {
+                "LAB_PORT_RANGE": f"{32000 + 200 * number}-{32199 + 200 * number}"
+            }
+            configure(env, CONFIG.format(url=url, name=name, label=f"l{number}"))
+            self._environments[name] = env
+
+    def start(self, name: str) -> Serving:
+        held = ExitStack()
+        self.hosts[name] = held.enter_context(serving(self._environments[name]))
+        self._held[name] = held
+        return self.hosts[name]
+
+    def kill(self, name: str) -> None:
+        self.hosts[name].process.send_signal(signal.SIGKILL)
+        self.hosts[name].process.wait(20)
+        self._held.pop(name).close()
+
+    def close(self) -> None:
+        for held in self._held.values():
+            held.close()
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, url: str) -> Iterator[Fleet]:
+    """Three hosts that have joined."""
+    found = Fleet(tmp_path_factory.mktemp("fleet"), url)
+    try:
+        for name in HOSTS:
+            found.start(name)
+        yield found
+    finally:
+        found.close()
+
+
+def up(host: Serving, name: str, on: str = "", **more: Any) -> Any:
+    body = {**BODY, "name": name, **({"host": on} if on else {}), **more}
+    answer = host.ask("POST", "/v1/labs?wait=60", body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def listed(host: Serving) -> dict[str, tuple[str, str]]:
+    answer = host.ask("GET", "/v1/labs")
+    assert answer.status_code == 200, answer.text
+    items = answer.json()["items"]
+    return {lab["name"]: (lab["host_name"], lab["state"]) for lab in items}
+
+
+def _lists(host: Serving, wanted: dict[str, tuple[str, str]]) -> bool:
+    return listed(host) == wanted
+
+
+def test_any_host_answers_for_all(fleet: Fleet) -> None:
+    """Protects users from having to know which host has their lab."""
+    h1, h2, h3 = (fleet.hosts[name] for name in HOSTS)
+    names = [one["name"] for one in h1.ask("GET", "/v1/hosts").json()["items"]]
+    assert names == list(HOSTS)
+    authorities = h1.ask("GET", "/v1/host/ca").text
+    assert authorities.count("BEGIN CERTIFICATE") == 3, "labs of all hosts can be verified"
+    made = up(h1, "there", on="h2")
+    assert (made["name"], made["host_name"], made["state"]) == ("there", "h2", "ready")
+    assert made["connection"]["password"], "the owner's own answer"
+    labelled = up(h3, "labelled", on="@l0")
+    assert labelled["host_name"] == "h1"
+    wanted = {"there": ("h2", "ready"), "labelled": ("h1", "ready")}
+    for host in (h1, h2, h3):
+        assert until(partial(_lists, host, wanted), Deadline.after(10)), listed(host)
+    again = h3.ask("GET", "/v1/labs/there")
+    assert (again.status_code, again.json()["host_name"]) == (200, "h2")
+    job = h3.ask("GET", f"/v1/jobs/{made['job']}").json()
+    assert (job["state"], job["lab"]) == ("succeeded", "there")
+    taken = h3.ask("POST", "/v1/labs", {**BODY, "name": "there"})
+    assert taken.status_code == 409
+    assert "on the host h2" in taken.json()["detail"]
+    snapshot = h1.ask("POST", "/v1/labs/there/snapshots?wait=60", {"name": "mine"})
+    assert snapshot.status_code == 201, snapshot.text
+    started = h1.ask("POST", "/v1/labs/there/snapshots", {"name": "more"}).json()
+    ended = h3.ask("GET", f"/v1/jobs/{started['id']}?wait=30").json()
+    assert ended["state"] == "succeeded", "found through any host"
+    branch = h3.ask("POST", "/v1/labs/there/branches?wait=60", {"name": "limb"})
+    assert branch.status_code in (200, 201), branch.text
+    assert until(lambda: listed(h1).get("limb") == ("h2", "ready"), Deadline.after(10))
+    assert h1.ask("DELETE", "/v1/labs/labelled?wait=60").status_code == 204
+    for name in ("limb", "there"):
+        assert h3.ask("DELETE", f"/v1/labs/{name}?wait=60").status_code == 204
+    assert until(lambda: listed(h2) == {}, Deadline.after(10)), listed(h2)
+    assert h2.ask("GET", "/v1/labs/there").status_code == 404
+
+
+def test_a_token_of_one_host_is_valid_at_all(fleet: Fleet) -> None:
+    """Protects clients: a token is the fleet's, and a revoked one is nobody's."""
+    h1, h2, _ = (fleet.hosts[name] for name in HOSTS)
+    body = {"name": "ci", "scope": "use", "project": "ci"}
+    made = h1.ask("POST", "/v1/tokens", body).json()
+    ci = Serving(h2.process, h2.url, made["text"], h2.talk)
+
+    def valid(status: int) -> bool:
+        return ci.ask("GET", "/v1/labs").status_code == status
+
+    assert until(lambda: valid(200), Deadline.after(10))
+    assert up(ci, "mine", on="h1")["project"] == "ci"
+    identity = made["token"]["id"]
+    assert h1.ask("DELETE", "/v1/labs/mine?wait=60").status_code == 204
+    assert h1.ask("DELETE", f"/v1/tokens/{identity}").status_code == 200
+    assert until(lambda: valid(401), Deadline.after(10))
+    ci.client.close()
+
+
+def test_a_host_is_killed(fleet: Fleet) -> None:
+    """Protects jobs: those of a killed host are its own, and it resumes them."""
+    h1, h3 = fleet.hosts["h1"], fleet.hosts["h3"]
+    up(h1, "stays", on="h2")
+    fleet.kill("h2")
+    job = h1.ask("POST", "/v1/labs", {**BODY, "name": "later", "host": "h2"}).json()
+    assert (job["state"], job["lab"]) == ("queued", "later")
+    answer = h1.ask("GET", "/v1/labs/stays")
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    began = time.monotonic()
+    fleet.start("h2")
+
+    def ready() -> bool:
+        return h3.ask("GET", "/v1/labs/later").status_code == 200
+
+    assert until(ready, Deadline.after(30))
+    assert time.monotonic() - began < 20
+    done = h3.ask("GET", f"/v1/jobs/{job['id']}?wait=30").json()
+    assert done["state"] == "succeeded"
+    for name in ("stays", "later"):
+        assert h3.ask("GET", f"/v1/labs/{name}").json()["host_name"] == "h2"
+        assert h1.ask("DELETE", f"/v1/labs/{name}?wait=60").status_code == 204
+
+
+def test_what_is_of_hosts_alone(fleet: Fleet) -> None:
+    """Protects what hosts ask of each other from everybody else, however the path is written."""
+    h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
+    made = up(h1, "there", on="h2")
+    assert h1.ask("POST", f"/v1/fleet/jobs/{made['job']}").status_code == 404
+    for path in (f"/v1/labs/there/../../fleet/jobs/{made['job']}", "/v1/labs/there/../../hosts"):
+        for host in (h1, h2):
+            assert _raw(host, path) == 404, path
+    assert _raw(h1, "/v1/labs/there/nodes/%3Fn1") in (404, 422)
+    assert _raw(h1, "/v1/labs/there/nodes/%C3%A9") in (404, 422)
+    assert _raw(h1, "/v1/labs/a%00b") in (404, 422)
+    url = h1.ask("GET", "/v1/hosts/h2").json()["url"]
+    with pytest.raises(httpx.HTTPError):  # no certificate of the fleet
+        httpx.get(f"{url}/v1/labs/there", verify=False, timeout=10)  # noqa: S501
+    assert h2.ask("DELETE", "/v1/labs/there?wait=60").status_code == 204
+
+
+def _raw(host: Serving, path: str) -> int:
+    """The status of a GET, whose path is sent as it is written."""
+    connection = HTTPConnection(host.url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {host.token}"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("state", ["placed", "claimed"])
+def test_what_is_not_signalled_is_found(fleet: Fleet, url: str, state: str) -> None:
+    """Protects jobs where neither NOTIFY nor a call arrives: the poll is the net below both.
+
+    And those of a host that was killed after it had claimed them.
+    """
+    database = FleetDatabase(url)
+    try:
+        placed, host = placements.place(
+            database,
+            Placement(
+                job=str(uuid.uuid4()), kind="create", lab="silent", project="admin",
+                token=_token(fleet.hosts["h1"]), key=None, digest="d",
+                request={"blueprint": "single", "memory": 768 << 20}, needs=Needs(768 << 20, "h3"),
+            ),
+            "single", queue=1,
+        )  # fmt: skip
+        # As of a host that ended before it recorded the job.
+        database.run("UPDATE lab.placements SET state = :s WHERE job = :j", s=state, j=placed.job)
+    finally:
+        database.close()
+    assert host is not None
+    began = time.monotonic()
+
+    def begun() -> bool:
+        state = fleet.hosts["h2"].ask("GET", f"/v1/jobs/{placed.job}").json()["state"]
+        return bool(state != "queued")
+
+    assert until(begun, Deadline.after(20), most=0.1)
+    assert time.monotonic() - began < 6 + 3, "a poll each 5 s, on a busy machine"
+    done = fleet.hosts["h1"].ask("GET", f"/v1/jobs/{placed.job}?wait=30").json()
+    assert done["state"] == "succeeded", done
+    assert fleet.hosts["h1"].ask("DELETE", "/v1/labs/silent?wait=60").status_code == 204
+
+
+def _token(host: Serving) -> str:
+    (token, *_) = host.ask("GET", "/v1/tokens").json()["items"]
+    return str(token["id"])
+
+
+def test_a_host_is_lost_and_comes_back(fleet: Fleet, url: str) -> None:
+    """Protects labs of a host that was away: neither duplicated, nor removed unasked."""
+    h1 = fleet.hosts["h1"]
+    up(h1, "kept", on="h2")
+    up(h1, "taken", on="h2")
+    wanted = {"kept": ("h2", "ready"), "taken": ("h2", "ready")}
+    assert until(partial(_lists, h1, wanted), Deadline.after(10)), listed(h1)
+    fleet.kill("h2")
+    database = FleetDatabase(url)
+    database.run("UPDATE lab.heartbeats SET at = now() - interval '1 hour' WHERE host = 'h2'")
+    database.close()
+    # Once the others' own heartbeats have come through for long enough.
+    assert until(lambda: _state(h1, "h2") == "lost", Deadline.after(60))
+    lost = {"kept@h2": ("h2", "lost"), "taken@h2": ("h2", "lost")}
+    assert until(partial(_lists, h1, lost), Deadline.after(10)), listed(h1)
+    assert h1.ask("GET", "/v1/labs/kept").status_code == 404
+    assert h1.ask("GET", "/v1/labs/kept@h2").status_code == 503
+    assert up(h1, "taken", on="h3")["host_name"] == "h3"
+    fleet.start("h2")
+    back = {
+        "kept@h2": ("h2", "foreign"), "taken@h2": ("h2", "foreign"), "taken": ("h3", "ready"),
+    }  # fmt: skip
+    assert until(partial(_lists, h1, back), Deadline.after(15)), listed(h1)
+    found = h1.ask("GET", "/v1/labs/taken@h2")
+    assert (found.status_code, found.json()["host_name"]) == (200, "h2"), found.text
+    h2 = fleet.hosts["h2"]
+    assert listed(h2) == back, "its own API says the same"
+    assert h2.ask("GET", "/v1/labs/taken").json()["host_name"] == "h3"
+    for word in ("GET", "DELETE"):
+        assert h2.ask(word, "/v1/labs/kept").status_code == 404, "nobody holds the name"
+    refused = h1.ask("POST", "/v1/labs/taken@h2/adopt")
+    assert refused.status_code == 409, refused.text
+    adopted = h1.ask("POST", "/v1/labs/kept@h2/adopt")
+    assert adopted.status_code == 200, adopted.text
+    assert h1.ask("DELETE", "/v1/labs/taken@h2?wait=60").status_code == 204
+    now = {"kept": ("h2", "ready"), "taken": ("h3", "ready")}
+    assert until(partial(_lists, h1, now), Deadline.after(15)), listed(h1)
+    for name in now:
+        assert h1.ask("DELETE", f"/v1/labs/{name}?wait=60").status_code == 204
+
+
+def _state(host: Serving, name: str) -> str:
+    return str(host.ask("GET", f"/v1/hosts/{name}").json()["state"])
+
+
+def test_the_database_is_away(fleet: Fleet, database: Postgres) -> None:
+    """Protects what runs and its callers: an answer soon, and work once it is back."""
+    h1 = fleet.hosts["h1"]
+    up(h1, "own", on="h1")
+    up(h1, "other", on="h2")
+    assert until(lambda: set(listed(h1)) == {"own", "other"}, Deadline.after(10))
+    database.stop()
+    try:
+        assert h1.ask("GET", "/v1/labs/own").status_code == 200
+        assert h1.ask("POST", "/v1/labs/own/stop?wait=30").status_code == 200
+        assert set(listed(h1)) == {"own", "other"}, "as known last"
+        for ask in (("POST", "/v1/labs", {**BODY, "name": "more"}), ("GET", "/v1/labs/other")):
+            began = time.monotonic()
+            answer = h1.ask(*ask)
+            assert answer.status_code == 503, answer.text
+            assert float(answer.headers["retry-after"]) > 0
+            assert time.monotonic() - began < 4
+        time.sleep(3)
+    finally:
+        database.start()
+    began = time.monotonic()
+    made = until(lambda: _tried(h1, "more"), Deadline.after(20))
+    assert made
+    assert time.monotonic() - began < 10
+    for name in ("own", "other", "more"):
+        assert h1.ask("DELETE", f"/v1/labs/{name}?wait=60").status_code == 204
+
+
+def _tried(host: Serving, name: str) -> bool:
+    return host.ask("POST", "/v1/labs?wait=30", {**BODY, "name": name}).status_code == 201
+
+
+@pytest.mark.rare
+def test_another_server_takes_over(tmp_path: Path) -> None:
+    """Protects jobs from a fail-over: with a synchronous standby none is lost, or run twice."""
+    with postgres() as primary, standby_of(primary) as standby:
+        migrate(primary.url)
+        database = FleetDatabase(primary.url)
+        database.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        database.run("SELECT pg_reload_conf()")
+        database.close()
+        found = Fleet(tmp_path, standby.url)
+        try:
+            for name in HOSTS:
+                found.start(name)
+            _fail_over(found, primary, standby)
+        finally:
+            found.close()
+
+
+def _fail_over(fleet: Fleet, primary: Postgres, standby: Postgres) -> None:
+    h1 = fleet.hosts["h1"]
+    jobs: dict[str, str] = {}
+    ends = threading.Event()
+
+    def request() -> None:
+        while not ends.is_set():
+            name = f"lab-{len(jobs)}"
+            answer = h1.ask("POST", "/v1/labs", {**BODY, "name": name})
+            if answer.status_code == 202:
+                jobs[name] = answer.json()["id"]
+            ends.wait(0.3)
+
+    thread = threading.Thread(target=request)
+    thread.start()
+    try:
+        assert until(lambda: len(jobs) > 5, Deadline.after(30))
+        primary.stop()
+        time.sleep(1.0)
+        standby.promote()
+        database = FleetDatabase(standby.url)
+        database.run("ALTER SYSTEM RESET synchronous_standby_names")  # it has no standby itself
+        database.run("SELECT pg_reload_conf()")
+        database.close()
+        began, before = time.monotonic(), len(jobs)
+        assert until(lambda: len(jobs) > before + 3, Deadline.after(30))
+        assert time.monotonic() - began < 10
+    finally:
+        ends.set()
+        thread.join(30)
+    for name, job in jobs.items():
+        done = h1.ask("GET", f"/v1/jobs/{job}?wait=60").json()
+        assert (done["state"], done["lab"]) == ("succeeded", name), done
+    assert until(lambda: set(listed(h1)) == set(jobs), Deadline.after(20)), listed(h1)
+    guests = [lab["nodes"] for lab in h1.ask("GET", "/v1/labs?limit=500").json()["items"]]
+    assert len(guests) == len(jobs)

@@ -1,0 +1,33 @@
+"""What `lab doctor` says of a fleet's database."""
+
+from __future__ import annotations
+
+from lab.fleet import checks, hosts
+from lab.fleet.database import FleetDatabase
+from tests.support.postgres_server import postgres
+
+
+def test_a_database_that_is_fit(url: str, database: FleetDatabase) -> None:
+    """Protects administrators: what will hurt is named before it does."""
+    hosts.join(database, "h1", "home", "", (), "1")
+    found = {one.topic: one for one in checks.findings(url)}
+    assert {one.level for one in found.values()} == {"ok"}
+    assert found["fleet connections"].value == "97 for 1 hosts, which use 6 at most"
+    for number in range(2, 20):
+        hosts.join(database, f"h{number}", f"home{number}", "", (), "1")
+    found = {one.topic: one for one in checks.findings(url)}
+    assert found["fleet connections"].level == "warn"
+    assert "max_connections" in found["fleet connections"].advice
+
+
+def test_a_database_that_is_not() -> None:
+    """Protects who has set a database without tables, that is away, or of another kind."""
+    with postgres() as empty:
+        (found,) = checks.findings(empty.url)
+        assert (found.level, "lab db migrate" in found.advice) == ("fail", True)
+        empty.stop()
+        (found,) = checks.findings(empty.url)
+        assert (found.level, "does not answer" in found.value) == ("fail", True)
+        empty.start()
+    (found,) = checks.findings("mysql://root@db/lab")
+    assert found.level == "fail"
