@@ -1,9 +1,7 @@
 """The connection to the state: opening, transactions, and translated errors.
 
-What differs between SQLite and PostgreSQL is in this file, and in ``reading``, which is of SQLite
-alone. On both,
-transactions that write run one after the other, so that "look, then write" is atomic
-between processes without retries.
+A file of SQLite. Transactions that write run one after the other, so that "look, then write" is
+atomic between processes without retries.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from lab.errors import Conflict, HostUnfit, LabError
@@ -32,8 +30,6 @@ BUSY_TIMEOUT = 10.0
 
 _COMPARED = 500
 """Rows of a table that are compared to see whether something in it changed."""
-_WRITE_LOCK = 0x1AB5747E
-"""The key of the advisory lock that writers on PostgreSQL take."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +51,9 @@ class Database:
     state may be lost at any time without losing labs.
     """
 
-    def __init__(self, home: Home, url: str = "") -> None:
+    def __init__(self, home: Home) -> None:
         self._home = home
-        self._url = make_url(url) if url else URL.create("sqlite", database=str(home.database))
-        self._sqlite = self._url.get_backend_name() == "sqlite"
-        self._path = Path(self._url.database or "") if self._sqlite else None
+        self._path = home.database
         self._guard = threading.Lock()
         self._local = threading.local()
         self._engine: Engine | None = None
@@ -73,8 +67,8 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The database as messages name it; no password."""
-        return f"the state in {self._path or self._url.render_as_string(hide_password=True)}"
+        """The database as messages name it."""
+        return f"the state in {self._path}"
 
     def close(self) -> None:
         """Close all connections; the next transaction opens new ones."""
@@ -87,8 +81,7 @@ class Database:
         """What is equal to an earlier answer only if nothing was committed since, by anybody.
 
         Asked for each request of a service, so it takes microseconds: SQLite counts the commits of
-        other connections (``PRAGMA data_version``), and this one commits nothing, nor waits. A
-        server of its own has no such number, and each answer differs.
+        other connections (``PRAGMA data_version``), and this one commits nothing, nor waits.
         """
         with self._watching:
             return self._version()
@@ -112,7 +105,7 @@ class Database:
             return version
 
     def _version(self) -> object:
-        if self._path is None or self._home.full:  # then others need the file for themselves
+        if self._home.full:  # then others need the file for themselves
             return object()
         inode = self._file_inode()
         if self._watch is None or inode != self._watched:
@@ -153,9 +146,7 @@ class Database:
             self._watch = None
 
     def sync(self) -> None:
-        """Make what was committed survive a power loss; a server of its own sees to that itself."""
-        if self._path is None:
-            return
+        """Make what was committed survive a power loss."""
         with contextlib.suppress(FileNotFoundError):  # all of it is in the file, synced
             fd = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -187,7 +178,7 @@ class Database:
                 raise RuntimeError("a transaction that reads cannot become one that writes")
             yield outer
             return
-        if write and self._path is not None:
+        if write:
             self._home.release_reserve()
         with self._errors_translated(), self._current_engine().connect() as plain:
             connection = plain.execution_options(lab_mode="write" if write else "read")
@@ -209,9 +200,8 @@ class Database:
             return self._engine
 
     def _open(self) -> None:
-        if self._path is not None:
-            self._create_file(self._path)
-            self._inode = self._file_inode()
+        self._create_file(self._path)
+        self._inode = self._file_inode()
         self._alone = False
         if self._home.full:
             with self._watching:
@@ -219,7 +209,7 @@ class Database:
         try:
             revision = self._connected()
         except OperationalError:
-            if self._path is None or not self._home.full:
+            if not self._home.full:
                 raise
             # There is no space for the shared index of the journal; exclusive access needs none.
             self._alone = True
@@ -234,7 +224,7 @@ class Database:
 
     def _connected(self) -> str | None:
         """Make the engine, connect, and return the schema's revision."""
-        self._engine = _engine(self._url, alone=self._alone)
+        self._engine = _engine(self._path, alone=self._alone)
         try:
             with self._engine.connect() as connection:
                 return self._revision(connection)
@@ -254,11 +244,10 @@ class Database:
 
     def _migrate(self, engine: Engine) -> None:
         with lock(self._home, "state", "schema"):
-            if self._sqlite:
-                with engine.connect() as plain:
-                    # Kept in the file, and not possible within a transaction.
-                    connection = plain.execution_options(lab_mode="none")
-                    connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+            with engine.connect() as plain:
+                # Kept in the file, and not possible within a transaction.
+                connection = plain.execution_options(lab_mode="none")
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             with engine.connect() as plain:
                 connection = plain.execution_options(lab_mode="write")
                 with connection.begin():
@@ -266,8 +255,6 @@ class Database:
                         migrate.upgrade(connection)
 
     def _revision(self, connection: Connection) -> str | None:
-        if not self._sqlite:
-            return migrate.stored_revision(connection)
         try:
             return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         except OperationalError as error:
@@ -277,8 +264,6 @@ class Database:
             raise
 
     def _file_inode(self) -> tuple[int, int] | None:
-        if self._path is None:
-            return None
         try:
             found = self._path.stat()
         except OSError:
@@ -301,12 +286,8 @@ class Database:
     def _translated(self, error: DBAPIError) -> LabError:
         message = str(error.orig).strip()
         busy = any(word in message for word in _BUSY)
-        if self._path is not None and ("is full" in message or (self._home.full and not busy)):
+        if "is full" in message or (self._home.full and not busy):
             return no_space(self._path)
-        if not self._sqlite:
-            if isinstance(error, OperationalError | ProgrammingError):
-                return HostUnfit(f"{self.where} cannot be used: {message.splitlines()[0]}")
-            return LabError(f"{self.where}: {message.splitlines()[0]}")
         for words, kind, what, hint in _SQLITE_ERRORS:
             if any(word in message for word in words):
                 return kind(f"{self.where} {what}: {message}", hint=hint)
@@ -331,16 +312,13 @@ _SQLITE_ERRORS: tuple[tuple[tuple[str, ...], type[LabError], str, str], ...] = (
 )
 
 
-def _engine(url: URL, *, alone: bool = False) -> Engine:
+def _engine(path: Path, *, alone: bool = False) -> Engine:
     """Connect to a database.
 
     ``alone``: no other process may use an SQLite file during a transaction.
     """
     # Parameters are hidden, as passwords are among them and tracebacks show them.
-    if url.get_backend_name() != "sqlite":
-        engine = create_engine(url, pool_pre_ping=True, hide_parameters=True)
-        event.listen(engine, "begin", _begin_postgresql)
-        return engine
+    url = URL.create("sqlite", database=str(path))
     # Alone, a connection that is kept would keep all others out for as long as we run.
     how: dict[str, Any] = {"poolclass": NullPool} if alone else {"max_overflow": -1}
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT}, hide_parameters=True, **how)
@@ -368,13 +346,6 @@ def _begin_sqlite(connection: Connection) -> None:
     statement = {"write": "BEGIN IMMEDIATE", "read": "BEGIN"}.get(_mode(connection))
     if statement:
         connection.exec_driver_sql(statement)
-
-
-def _begin_postgresql(connection: Connection) -> None:
-    if _mode(connection) == "write":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITE_LOCK})")
-    else:
-        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
 def _mode(connection: Connection) -> str:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, create_engine
 
 from lab.errors import HostUnfit
 from lab.state.revision import OLDEST, REVISION
@@ -41,13 +41,6 @@ def is_current(stored: str | None, where: str) -> bool:
             " labs are found again by the tags on their guests",
         )
     return stored == REVISION
-
-
-def stored_revision(connection: Connection) -> str | None:
-    """The revision of the database, None if it is empty."""
-    if not inspect(connection).has_table("alembic_version"):
-        return None
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def upgrade(connection: Connection, to: str = "head") -> None:

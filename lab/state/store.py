@@ -31,15 +31,13 @@ from lab.state.service import TokenRecord
 class Store:
     """The state of a home. Opens when first used; safe for use by several threads.
 
-    ``url`` names another database than the home's own file, as SQLAlchemy writes it.
-
     Every method is a transaction of its own, or part of the one that ``transaction``
     opened. All of them raise HostUnfit (cannot be read or written, written by a newer
     version), Conflict (another process writes for too long) and LabError (damaged).
     """
 
-    def __init__(self, home: Home, url: str = "") -> None:
-        self._database = Database(home, url)
+    def __init__(self, home: Home) -> None:
+        self._database = Database(home)
         self.labs = Keyed(self._database, schema.labs, LabRecord, "lab")
         self.nodes = Nodes(self._database)
         self.standbys = Keyed(self._database, schema.standbys, StandbyRecord, "standby")
