@@ -17,6 +17,7 @@ from bench import (
     datasets,
     engines,
     firmware,
+    fleet,
     growth,
     machine,
     measure,
@@ -38,8 +39,8 @@ PREFACE = """\
 # Benchmarks
 
 `make bench` prints this page's tables for your machine: it builds an image, forms clusters and
-clones them in a scratch home that it removes afterwards, in about a quarter of an hour on two
-cores. `.venv/bin/python -m bench --quick` takes fewer runs, `--only captures` measures one
+clones them in a scratch home that it removes afterwards, in some hours on two cores; a part in
+minutes. `.venv/bin/python -m bench --quick` takes fewer runs, `--only captures` measures one
 part, `--json FILE` keeps all samples, `--write` renders this page, or the parts of it that were
 measured, `--against CHECKOUT` compares with another checkout in turns.
 If sysbench is installed, memory and disk use are measured again after a minute of
@@ -141,6 +142,7 @@ _PARTS: dict[str, _Measure] = {
     ),
     "upgrades": lambda home, _, __, log, ___: engines.upgrades(home, log),
     "growth": lambda home, _, runs, log, __: growth.growth(home, runs.growth, log),
+    "fleet": lambda _, __, runs, log, ___: fleet.simulated(runs.fleet, log),
     "readers": lambda home, other, runs, log, _: readers.readers(
         home, other, runs.readers, runs.polled, log
     ),

@@ -53,6 +53,8 @@ class Runs:
     """Seconds for which CI pipelines make labs."""
     megabytes: int = 1000
     """Of SQL, in the dataset."""
+    fleet: float = 600.0
+    """Seconds for which labs are requested of a fleet."""
 
 
 FULL = Runs()
@@ -77,6 +79,7 @@ QUICK = Runs(
     polled=10.0,
     pipelines=20.0,
     megabytes=100,
+    fleet=30.0,
 )
 
 

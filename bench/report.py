@@ -22,6 +22,7 @@ TITLES = {
     "upgrades": "Upgrades",
     "growth": "Growth",
     "readers": "Readers",
+    "fleet": "Fleets",
 }
 """The parts of the benchmark, and their sections of the page."""
 _MACHINE = "The machine"
