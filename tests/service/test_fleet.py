@@ -340,6 +340,7 @@ def _tried(host: Serving, name: str) -> bool:
 
 
 @pytest.mark.rare
+@pytest.mark.skipif(programs() is None, reason=NEEDED)
 def test_another_server_takes_over(tmp_path: Path) -> None:
     """Protects jobs from a fail-over: with a synchronous standby none is lost, or run twice."""
     with postgres() as primary, standby_of(primary) as standby:

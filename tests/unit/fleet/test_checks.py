@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lab.fleet import checks, hosts
 from lab.fleet.database import FleetDatabase
-from tests.support.postgres_server import postgres
+from tests.support.postgres_server import NEEDED, postgres, programs
 
 
 def test_a_database_that_is_fit(url: str, database: FleetDatabase) -> None:
@@ -20,6 +22,7 @@ def test_a_database_that_is_fit(url: str, database: FleetDatabase) -> None:
     assert "max_connections" in found["fleet connections"].advice
 
 
+@pytest.mark.skipif(programs() is None, reason=NEEDED)
 def test_a_database_that_is_not() -> None:
     """Protects who has set a database without tables, that is away, or of another kind."""
     with postgres() as empty:
