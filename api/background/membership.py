@@ -40,9 +40,9 @@ class Membership:
         self._core = core
         self._jobs = jobs
         self._fleet = fleet
-        self._published: dict[str, Known] = {}
+        self._published: dict[str, Known] | None = None
+        """What was said of labs, by their names; None: that is to be read first."""
         self._beating = threading.Lock()
-        self._publishing = threading.Lock()
         self._steady: float | None = None
         """Since when heartbeats come through, as of ``time.monotonic``; None: the last did not."""
         self.periodic: Mapping[str, Periodic] = {
@@ -81,12 +81,14 @@ class Membership:
                 hosts.beat(fleet.database, fleet.member, placing.facts(self._core))
         except Fenced:
             fleet.fenced()
+            if not fleet.joined:
+                return
         except LabError:
             self._steady = None
             raise
         now = time.monotonic()
         self._steady = now if self._steady is None else self._steady
-        if fleet.was_lost and not fleet.removed:
+        if fleet.was_lost:
             self._return()
         # After an outage of the database all hosts are silent: none of them is lost for that.
         if now - self._steady > hosts.LOST_AFTER:
@@ -102,8 +104,8 @@ class Membership:
         for job in placements.not_ours(fleet.database, fleet.name, [job.id for job in jobs]):
             log.warning("a job was given up: its host was lost", extra={"given_up": job})
             self._jobs.cancel(core.store.jobs.get(job))
-        with self._publishing:
-            self._published = {}
+        with fleet.naming:
+            self._published = None
             labs = core.observing.labs().values()
             mine = [self._known(found) for found in labs if not found.lab.pool]
             said = known.publish(fleet.database, fleet.member, mine, foreign=True)
@@ -136,12 +138,12 @@ class Membership:
         """Say what changed of this host's labs."""
         fleet = self._fleet
         if fleet.joined and not fleet.was_lost:
-            with self._publishing:
+            with fleet.naming:
                 self._publish(fleet)
 
     def _publish(self, fleet: Fleet) -> None:
         core = self._core
-        if not self._published:
+        if self._published is None:
             there = known.of_host(fleet.database, fleet.name)
             self._published = {one.name: one for one in there if one.view is not None}
             fleet.foreign = frozenset(one.name for one in there if one.foreign)

@@ -55,6 +55,8 @@ class Fleet:
         self.signalled = threading.Event()
         """Set when hosts are to be notified."""
         self._signals: set[str] = set()
+        self.naming = threading.Lock()
+        """Held while it is decided which labs of this host hold their names."""
         self._sharing = threading.Lock()
         self._reading = threading.Lock()
         self._elsewhere: Mapping[str, Known] = {}
@@ -227,6 +229,12 @@ class Fleet:
         with suppress(Unreachable):
             self._authorities = frozenset(hosts.authorities(self.database))
         return "".join(sorted({*self._authorities, self._ca}))
+
+    def adopt(self, lab: str) -> None:
+        """Have a foreign lab of this host hold its name; raises NotFound, Conflict, Unreachable."""
+        with self.naming:
+            known.adopt(self.database, self.member, lab)
+            self.foreign = self.foreign - {lab}
 
     def forget(self, lab: str) -> None:
         """A lab of this host is removed: its name is free at once, or when the database answers."""

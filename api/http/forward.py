@@ -26,6 +26,7 @@ from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
 from lab.api.core.threads import in_thread
 from lab.api.http.auth import bearer, identified
+from lab.api.telemetry.current import REQUEST
 from lab.errors import ROOM_RETRY, HostUnfit, LabError, NotFound, Unauthorized
 from lab.fleet import ids, known, placements
 from lab.fleet.hosts import Host
@@ -43,9 +44,12 @@ _SAFE = "/:@!$&'()*+,;=-._~"
 """What a path has as it is (RFC 3986, 3.3)."""
 _HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-     b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length")
+     b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length",
+     b"x-request-id")
 )  # fmt: skip
-"""Headers of one connection (RFC 9110, 7.6.1), and those that httpx sets."""
+"""Headers of one connection (RFC 9110, 7.6.1), and those that httpx and we set."""
+_ID = b"x-request-id"
+"""The log of each host has a request by one id."""
 _CONNECT = 3.0
 _LONGEST = 660.0
 """Seconds of silence: more than a request may wait for its job."""
@@ -170,7 +174,7 @@ class Forward:
         request = self._open().build_request(
             scope["method"],
             httpx.URL(host.url).copy_with(raw_path=_raw_path(scope)),
-            headers=_kept(scope["headers"]),
+            headers=[*_kept(scope["headers"]), (_ID, REQUEST.get().encode())],
             content=body or None,
             extensions={"sni_hostname": host.name},
         )

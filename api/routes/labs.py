@@ -37,7 +37,7 @@ from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
 from lab.api.jobs.submit import check_kept, check_number, new_job, submit
 from lab.blueprints import planned
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LimitReached, NotFound
-from lab.fleet import known, placements
+from lab.fleet import placements
 from lab.fleet.placements import Placement
 from lab.imagebuild import added
 from lab.lifecycle.labs.lease import changes, refuse_removed
@@ -142,7 +142,7 @@ def adopt(core: CoreOf, caller: Admin, name: AtHost) -> Response:
     if core.fleet is None:
         raise NotFound("this host belongs to no fleet")
     caller.lab(core, name)
-    known.adopt(core.fleet.database, core.fleet.member, name)
+    core.fleet.adopt(name)
     return _respond(core, caller, name)
 
 
