@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 import psycopg
@@ -19,11 +20,15 @@ from lab.api.core.problem import problem
 from lab.api.http.lab_answer import lab_of
 from lab.api.jobs import placing
 from lab.api.jobs.jobs import Jobs
+from lab.api.jobs.submit import service_job, submit
 from lab.api.telemetry.logs import log
+from lab.config.enginefile import named
 from lab.errors import LabError
 from lab.fleet import hosts, known, placements
 from lab.fleet.database import PATIENCE, Fenced
 from lab.fleet.known import Known
+from lab.lifecycle.archives.fetch import unfit
+from lab.requests.images import BuildTemplate
 from lab.state.records import LabWithNodes
 
 POLL = 5.0
@@ -42,11 +47,13 @@ class Membership:
         self._fleet = fleet
         self._published: dict[str, Known] | None = None
         """What was said of labs, by their names; None: that is to be read first."""
+        self._formed: set[str] = set()
+        """Templates that were to be formed again since this service was started."""
         self._beating = threading.Lock()
         self._steady: float | None = None
         """Since when heartbeats come through, as of ``time.monotonic``; None: the last did not."""
         self.periodic: Mapping[str, Periodic] = {
-            "beat": Periodic("beat", self.beat, hosts.BEAT),
+            "beat": Periodic("beat", self.beat, hosts.BEAT, wake=fleet.has),
             "placed": Periodic("placed", self.look, POLL, wake=fleet.wake),
             "publish": Periodic("publish", self.publish, _PUBLISH, wake=fleet.changed),
             "signal": Periodic("signal", fleet.send_signals, POLL, wake=fleet.signalled),
@@ -130,9 +137,29 @@ class Membership:
         waiting = placements.place_waiting(fleet.database, problem, patience)
         for name in {host.name for _, host in waiting}:
             fleet.signal(name)
+        self._form_unfit()
         for placed in placements.claimed(fleet.database, fleet.member):
             if store.jobs.find(placed.job) is None:  # killed between claim and record
                 placing.start(self._jobs, fleet, placed)
+
+    def _form_unfit(self) -> None:
+        """Form the templates here whose disks were fetched and whose RAM does not fit this host.
+
+        One at a time, each once: where that fails, their disks keep serving.
+        """
+        core = self._core
+        if any(job.kind == "build-template" for job in core.store.jobs.open()):
+            return
+        with core.contexts.use() as ctx:
+            found = unfit(ctx, self._formed)
+        for record in found[:1]:
+            self._formed.add(record.key)
+            image = core.store.images.get(record.image)
+            dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
+            engine = "" if dataset else named(image.recipe)
+            spec = replace(record.spec, engine=engine, dataset=dataset)
+            request = BuildTemplate.of(spec, with_ram=True)
+            submit(self._jobs, service_job(request, project=record.project))
 
     def publish(self) -> None:
         """Say what changed of this host's labs."""

@@ -7,8 +7,8 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lab.api.telemetry.logs import log
@@ -24,6 +24,8 @@ from lab.state.store import Store
 
 SIGNALS = "lab_fleet"
 """The channel of NOTIFY: the payload is the host that is meant, empty for all."""
+_HALT = 0.5
+"""Seconds between two looks whether a job that waits for another was cancelled."""
 _FRESH = 1.0
 """Seconds for which what was read of other hosts' labs is used."""
 
@@ -52,12 +54,15 @@ class Fleet:
         """Set when something was placed on this host, or is to be placed."""
         self.changed = threading.Event()
         """Set when labs of this host are to be published."""
+        self.has = threading.Event()
+        """Set when this host has something else to clone labs from than it said last."""
         self.signalled = threading.Event()
         """Set when hosts are to be notified."""
         self._signals: set[str] = set()
         self.naming = threading.Lock()
         """Held while it is decided which labs of this host hold their names."""
         self._sharing = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
         self._reading = threading.Lock()
         self._elsewhere: Mapping[str, Known] = {}
         self._read_at = -math.inf
@@ -185,6 +190,24 @@ class Fleet:
         """The names of all hosts, as they were known last."""
         with self._lock:
             return list(self._hosts)
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All hosts, as they were known last: at the last heartbeat, or later."""
+        with self._lock:
+            return list(self._hosts.values())
+
+    @contextmanager
+    def one_at_a_time(self, what: str, halt: Callable[[], None]) -> Iterator[None]:
+        """Let no two threads fetch the same; ``halt``: called while another one is waited for."""
+        with self._lock:
+            lock = self._making.setdefault(what, threading.Lock())
+        while not lock.acquire(timeout=_HALT):
+            halt()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def host(self, name: str) -> Host | None:
         """A host as it was known last, read again if it is not known; raises Unreachable."""

@@ -89,11 +89,16 @@ def check_image(store: Store, project: str | None, which: str) -> None:
         raise NotFound(f"there is no image {which!r}", hint=LISTS_IMAGES)
 
 
-def check_data(store: Store, project: str | None, request: ClusterRequest) -> None:
-    """Raise NotFound if a lab would be made of data that its project must not see."""
+def check_data(
+    store: Store, project: str | None, request: ClusterRequest, *, elsewhere: bool = False
+) -> None:
+    """Raise NotFound if a lab would be made of data that its project must not see.
+
+    ``elsewhere``: whether another host of the fleet has the dataset for it.
+    """
     if request.image:
         check_image(store, project, request.image)
-    if not request.dataset:
+    if not request.dataset or elsewhere:
         return
     name, version = parse_dataset(request.dataset)
     if not any(

@@ -24,6 +24,7 @@ from lab.api.core.admission import (
     need_to_branch,
     need_to_wake,
 )
+from lab.api.core.captures import elsewhere
 from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
 from lab.api.core.standbys import Wanted
@@ -32,6 +33,7 @@ from lab.api.events.eventlog import topic
 from lab.api.jobs import stored
 from lab.api.jobs.claim import claim
 from lab.api.jobs.data import check_data, project_of
+from lab.api.jobs.fetching import fetch
 from lab.api.jobs.quota import Loading, limited, max_templates
 from lab.api.jobs.work import ABOUT_OTHERS, ENDS, WORK, Task, lab_made_by, labs_made_by
 from lab.api.telemetry.current import JOB
@@ -293,7 +295,9 @@ class Jobs:
                 raise _kept(made.name)
             return made.name  # ready; the service was killed before it recorded that
         if isinstance(request, ClusterRequest):  # its dataset may be another's by now
-            check_data(self._store, project_of(core, job), request)
+            check_data(
+                self._store, project_of(core, job), request, elsewhere=self._fetches(request)
+            )
         need = self._need(job, request)
         if need is None:
             return self._work(job, request)
@@ -307,6 +311,11 @@ class Jobs:
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
             return self._work(job, request)
+
+    def _fetches(self, request: ClusterRequest) -> bool:
+        """Whether a dataset is fetched from another host, if it is not here."""
+        fleet = self.core.fleet
+        return bool(fleet and request.dataset and elsewhere(fleet, request.dataset, None))
 
     def _need(self, job: JobRecord, request: Request) -> Need | None:
         """The resources that a job must be admitted for; None if it needs none."""
@@ -358,6 +367,10 @@ class Jobs:
             ) as ctx,
         ):
             try:
+                if isinstance(request, ClusterRequest) and core.fleet is not None:
+                    project = project_of(core, job)
+                    fetch(ctx, core.fleet, request, project)
+                    check_data(self._store, project, request)
                 return WORK[job.kind].run(ctx, Task(job, request, again))
             except Interrupted:
                 if halt.late:
@@ -422,6 +435,8 @@ class Jobs:
         if core.fleet is not None:
             core.fleet.changed.set()
             core.fleet.wake.set()
+            if job.kind in ABOUT_OTHERS:  # such as a dataset that other hosts can have now
+                core.fleet.has.set()
         if job.kind == "reset" and job.state == "succeeded" and not job.facts.get("once"):
             created = job.facts.get("created_at")
             core.standbys.want(Wanted(job.lab, created, job.token))

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from lab import host
 from lab.api.core.admission import need_of
+from lab.api.core.captures import pinned, template_named, versions
 from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
@@ -20,11 +21,10 @@ from lab.api.jobs.submit import KeyReused
 from lab.api.telemetry.logs import log
 from lab.errors import Conflict, LabError
 from lab.fleet import placements
-from lab.fleet.choose import Needs, template_of
+from lab.fleet.choose import Needs
 from lab.fleet.hosts import Facts, Host
 from lab.fleet.placements import Placement
 from lab.requests.labs import CreateLab
-from lab.spec import LabSpec
 from lab.state.service import JobRecord, JobState, NewJob
 
 
@@ -34,19 +34,24 @@ def place(
     job: NewJob,
     request: CreateLab,
     check: Callable[[Sequence[Placement]], None],
+    project: str | None,
 ) -> tuple[Placement, Host | None]:
     """Record where a lab is to be created, and notify its host; None: that has been done before.
 
     Or no host has room, and the job waits for one. ``check`` raises to refuse it, given the open
-    placements. Raises KeyReused, Conflict, InvalidSpec, HostUnfit.
+    placements. ``project``: whose datasets it may have; None: all. Raises KeyReused,
+    Conflict, InvalidSpec, HostUnfit.
     """
-    spec = request.spec
+    spec, plain = request.spec, dict(job.request)
+    dataset = pinned(fleet, spec, versions(core.store), project)
+    if dataset != spec.dataset:
+        plain["dataset"] = dataset
     wanted = Placement(
         job=job.id, kind=job.kind, lab=request.name, project=job.project, token=job.token,
-        key=job.key, digest=job.digest, request=dict(job.request),
+        key=job.key, digest=job.digest, request=plain,
         needs=Needs(
-            need_of(spec).memory, request.host, template=template_named(spec, spec.engine),
-            dataset=spec.dataset,
+            need_of(spec).memory, request.host, dataset=dataset,
+            template=template_named(spec, dataset),
         ),
         again=request.on_host_lost == "recreate",
     )  # fmt: skip
@@ -60,12 +65,6 @@ def place(
             hint="use a new key for each new request",
         )
     return placed, host
-
-
-def template_named(spec: LabSpec, engine: str) -> str:
-    """What a template of this kind is known by in the fleet."""
-    options = ",".join(f"{key}={value}" for key, value in sorted(spec.options.said.items()))
-    return template_of(spec.blueprint, engine, spec.nodes, spec.size.memory, spec.dataset, options)
 
 
 def take(jobs: Jobs, fleet: Fleet) -> None:
@@ -113,9 +112,14 @@ def facts(core: Core) -> Facts:
         free = min(free, host.memory().available - core.settings.memory_floor)
     labs = store.labs.all()
     templates = [record for record in store.templates.all() if record.state == "ready"]
+    images = {record.key: record for record in store.images.all() if record.state == "ready"}
     named: set[str] = set()
     for record in templates:
-        named |= {template_named(record.spec, engine) for engine in ("", record.spec.engine)}
+        image = images.get(record.image)
+        if image is not None and not record.source:
+            dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
+            recipes = ("", image.recipe)
+            named |= {template_named(record.spec, dataset, recipe) for recipe in recipes}
     return Facts(
         memory=budget,
         memory_free=max(0, free),
@@ -126,7 +130,8 @@ def facts(core: Core) -> Facts:
         full=shutil.disk_usage(core.settings.home.root).free < core.settings.space_floor,
         templates=tuple(sorted(named)),
         formed=len(templates),
-        datasets=tuple(sorted({record.dataset for record in store.images.all() if record.dataset})),
+        images=tuple(sorted(key for key, record in images.items() if not record.dataset)),
+        versions=versions(store),
     )
 
 

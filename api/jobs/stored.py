@@ -34,9 +34,7 @@ R = TypeVar("R", bound=Request)
 
 def read(job: JobRecord, given: Mapping[str, Any], kind: type[R]) -> R:
     """The request ``given`` of a job, or the facts of it, as a ``kind``; raises InvalidSpec."""
-    empty = requests.marked(kind, "empty")
-    null = {key for key, value in given.items() if value is None or (not value and key in empty)}
-    values = {key: value for key, value in given.items() if key not in null}
+    values = requests.filled(kind, given)
     values |= {name: _subject(job, mark) for name, mark in requests.subject(kind).items()}
     try:
         return msgspec.convert(values, kind)

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, Response
 
 from lab.api.background.refresher import next_refresh
 from lab.api.core.admission import need_of_guest
+from lab.api.core.captures import elsewhere
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, answer, extended, many, model
@@ -209,6 +210,7 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateDataset, key: str | N
 
     def check() -> None:
         dataset.check_free(core.store, asked.name, owner)
+        _check_fleet(core, asked.name, 0)
         upload = core.settings.home.uploads / request.upload if request.upload else None
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, project, [guest], added="this dataset's loading")
@@ -292,6 +294,7 @@ def submit_refresh(
     latest = latest_of(core.store, name)
     if latest is None:
         raise _unknown(name)
+    _check_fleet(core, name, latest.version)
     with core.contexts.use() as ctx:
         made = read_provenance(ctx, latest)
     if not made.source.startswith(_OPEN):
@@ -315,6 +318,20 @@ def submit_refresh(
         check_dataset(core, caller.token, record.project, latest.size)
 
     return submit(jobs, job, check)
+
+
+def _check_fleet(core: Core, name: str, version: int) -> None:
+    """Raise Conflict if another host of the fleet has a later version of a dataset than this one.
+
+    A version means the same on all hosts, so the next one is made where the latest is.
+    """
+    there = elsewhere(core.fleet, name, None) if core.fleet else []
+    if there and there[0][1].version > version:
+        host, latest = there[0]
+        raise Conflict(
+            f"the host {host.name} has the dataset {latest.at}",
+            hint=f"`lab dataset refresh {name}` there makes the next version",
+        )
 
 
 def submit_delete(jobs: Jobs, caller: Caller, request: DeleteDataset) -> JobRecord:

@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
+from lab.api.core.captures import elsewhere
 from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.observing import READS
@@ -190,7 +191,9 @@ def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
     given = replace(asked, ttl=ttl, owner=caller.token.name)
     request = replace(given, nodes=given.spec.nodes)
-    check_data(core.store, caller.project, request)
+    fleet, project = core.fleet, caller.project
+    there = bool(fleet and request.dataset and elsewhere(fleet, request.dataset, project))
+    check_data(core.store, project, request, elsewhere=there)
     planned(request.spec, added.families(core.settings.home.engines))
     core.settings.profile_of(request.spec.profile)
     return request
@@ -224,7 +227,7 @@ def submit_placed(
         check_quota(core, caller.token, request.spec, taken, coming)
 
     placed, host = placing.place(
-        core, fleet, new_job(caller.token, request, key=key), request, check
+        core, fleet, new_job(caller.token, request, key=key), request, check, caller.project
     )
     if host is not None and host.name != fleet.name:
         fleet.signal(host.name)

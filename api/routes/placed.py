@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 
-from fastapi import APIRouter, Request
+import msgspec
+from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import Response
 
+from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, User
-from lab.api.http.dependencies import CoreOf, JobsOf
+from lab.api.http.dependencies import CoreOf, JobsOf, core_of
 from lab.api.http.forward import PEER
 from lab.api.http.job_answer import Wait, job_answer
 from lab.api.jobs import placing
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes.jobs import Id
 from lab.api.routes.labs import created
-from lab.errors import NotFound
+from lab.api.wire.giving import SocketTalk, serve_archive
+from lab.errors import InvalidSpec, NotFound
+from lab.exchange.talk import Remote
+from lab.lifecycle.archives.fetch import Fetch, give
 from lab.state.service import JobRecord
 from lab.wait import Deadline, until
 
 router = APIRouter(prefix="/v1/fleet", tags=["host"], route_class=Route)
 
+_ASKED = 8 << 20
+"""Bytes of a host's request: a lab's option files and SQL are in it."""
 _CLAIMED = 2.0
 """Seconds in which a job that another thread has claimed is recorded."""
 
@@ -35,6 +42,25 @@ async def take(
         raise NotFound("there is no such resource")
     record = await in_thread(_taken, jobs, caller, job)
     return await job_answer(core, record, wait, partial(created, core, caller))
+
+
+@router.websocket("/archives")
+async def give_archive(websocket: WebSocket) -> None:
+    """Give another host an image, a dataset or a template: its first message says which."""
+    if not websocket.scope.get("state", {}).get(PEER):
+        await websocket.send_denial_response(Response(status_code=404))
+        return
+    await serve_archive(websocket, partial(_given, core_of(websocket)))
+
+
+def _given(core: Core, talk: SocketTalk) -> None:
+    """Send what is asked for; raises InvalidSpec, NotFound."""
+    try:
+        asked = msgspec.json.decode(talk.line(_ASKED), type=Fetch)
+    except msgspec.MsgspecError as error:
+        raise InvalidSpec(f"another host's request cannot be read: {error}") from None
+    with core.contexts.use() as ctx:
+        give(ctx, asked, Remote(talk, "the other host", ctx.progress))
 
 
 def _taken(jobs: Jobs, caller: Caller, job: str) -> JobRecord:

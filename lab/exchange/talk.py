@@ -1,7 +1,8 @@
 """What two hosts say to each other while an archive goes from one to the other.
 
-The importing side runs as ``lab image import - --talk`` at the other end of SSH. It says
-lines of JSON, one word and what goes with it each; the archive comes the other way, in between::
+The importing side runs as ``lab image import - --talk`` at the other end of SSH, or is a host of
+the same fleet at the other end of a WebSocket. It says lines of JSON, one word and what goes with
+it each; the archive comes the other way, in between::
 
     importing                                exporting
     {"hello": {"archive": 1, "storage"}}
@@ -20,7 +21,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from lab import run
 from lab.errors import (
@@ -67,10 +68,30 @@ class Done:
     """Of a snapshot: the lab that it made."""
 
 
+class Voice(Protocol):
+    """Where the importing side's lines go."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take all of ``data``."""
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+
+
+class Talk(Voice, Protocol):
+    """The importing side at the other end, as ``lab.run.Conversation``: it takes the archive."""
+
+    def close(self) -> None:
+        """The archive is at its end."""
+
+    def line(self, limit: int) -> bytes:
+        """The next line that it says, of at most ``limit`` bytes; raises CommandFailed."""
+
+
 class Speaker:
     """The importing side's voice, on ``to``."""
 
-    def __init__(self, to: BinaryIO) -> None:
+    def __init__(self, to: Voice) -> None:
         self._to = to
 
     def say(self, word: str, what: object) -> None:
@@ -113,7 +134,7 @@ def ssh_argv(host: str, verb: Sequence[str], *, command: str) -> list[str]:
 class Remote:
     """The importing side, as the exporting one sees it."""
 
-    def __init__(self, talk: run.Conversation, host: str, progress: Progress) -> None:
+    def __init__(self, talk: Talk, host: str, progress: Progress) -> None:
         self.to = talk
         self.begun = False
         self._host = host

@@ -1,6 +1,6 @@
 """Which host of a fleet fits a request: hosts as they are in, the best one or what each lacks out.
 
-A host that has what the lab is cloned from comes before one that would have to make or fetch it;
+A host that has what the lab is cloned from comes before one that would have to fetch or make it;
 among equals the one whose memory is used least.
 """
 
@@ -25,14 +25,15 @@ class Needs:
     template: str = ""
     """What it is cloned from, as hosts name theirs."""
     dataset: str = ""
-    """The dataset that it is a clone of: no other host can make it."""
+    """The dataset that it is a clone of, ``shop@2``, or ``shop`` for any version: a host that has
+    none fetches it from one that has."""
 
 
 def template_of(
-    blueprint: str, engine: str, nodes: int, memory: int, dataset: str, options: str
+    blueprint: str, recipe: str, nodes: int, memory: int, dataset: str, options: str
 ) -> str:
     """What a template is known by to other hosts: what was requested, not what it was made of."""
-    return "/".join((blueprint, engine, str(nodes), str(memory), dataset, options))
+    return "/".join((blueprint, recipe, str(nodes), str(memory), dataset, options))
 
 
 def choose(
@@ -48,7 +49,8 @@ def choose(
     if needs.on and not asked:
         what = f"label {needs.on}" if needs.on.startswith("@") else f"name {needs.on}"
         raise InvalidSpec(f"no host of the fleet has the {what}", hint="`lab host ls` shows them")
-    lacks = {host.name: _lacks(host, needs) for host in asked}
+    fetched = any(host.answers and host.has(needs.dataset) for host in hosts)
+    lacks = {host.name: _lacks(host, needs, fetched=fetched) for host in asked}
     away = {host.name: _is_away(host) for host in asked}
     for name in without:
         if name in lacks:
@@ -90,20 +92,24 @@ def _is_away(host: Host) -> str:
     return "has no disk space left" if host.facts.full else ""
 
 
-def _lacks(host: Host, needs: Needs) -> str:
-    """Why a host can take no such lab, also later; empty if it can, as far as is known."""
+def _lacks(host: Host, needs: Needs, *, fetched: bool) -> str:
+    """Why a host can take no such lab, also later; empty if it can, as far as is known.
+
+    ``fetched``: whether it can fetch the dataset.
+    """
     if not host.facts.memory:
         return ""
-    if needs.dataset and needs.dataset not in host.facts.datasets:
-        return f"has no dataset {needs.dataset}"
+    if needs.dataset and not fetched and not host.has(needs.dataset):
+        return f"has no dataset {needs.dataset}, nor has a host that answers"
     if needs.memory > host.facts.memory:
         found, wanted = format_size(host.facts.memory), format_size(needs.memory)
         return f"has {found} of memory for labs, {wanted} is required"
     return ""
 
 
-def _rank(host: Host, needs: Needs) -> tuple[bool, float, float, str]:
+def _rank(host: Host, needs: Needs) -> tuple[bool, bool, float, float, str]:
     """The greater the better; by name last, so that equal hosts are chosen in one order."""
     warm = bool(needs.template) and needs.template in host.facts.templates
+    has_data = bool(needs.dataset) and host.has(needs.dataset)
     share = free(host) / max(1, host.facts.memory)
-    return warm, round(share, 2), -host.facts.load, host.name
+    return warm, has_data, round(share, 2), -host.facts.load, host.name

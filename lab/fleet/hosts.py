@@ -23,6 +23,23 @@ LOST_AFTER = 30.0
 
 
 @dataclass(frozen=True)
+class Version:
+    """A version of a dataset that a host has."""
+
+    name: str
+    version: int
+    project: str
+    """Empty: it is for all."""
+    recipe: str
+    """Of its server."""
+
+    @property
+    def at(self) -> str:
+        """Its name, such as ``shop@2``."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a host says of itself with each heartbeat; sizes are bytes."""
 
@@ -42,7 +59,10 @@ class Facts:
     """What it has, as ``choose.template_of`` names it."""
     formed: int = 0
     """How many templates those are."""
-    datasets: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    """The keys of its images, but for those of datasets."""
+    versions: tuple[Version, ...] = ()
+    """Of datasets."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,15 @@ class Host:
     """Bytes of memory of what was placed on it, that its facts do not have yet."""
     waiting: int = field(default=0, compare=False)
     """Jobs that were placed on it and have not ended."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether it can be asked for something, as far as is known."""
+        return self.state != "lost" and self.age <= LATE
+
+    def has(self, dataset: str) -> bool:
+        """Whether it has a dataset, ``shop@2``, or ``shop``: any version of it."""
+        return any(dataset in (one.at, one.name) for one in self.facts.versions)
 
 
 @dataclass(frozen=True)

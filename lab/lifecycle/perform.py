@@ -237,7 +237,7 @@ def _delete_image(ctx: Context, asked: DeleteImage, _: float) -> None:
 def _build_template(ctx: Context, asked: BuildTemplate, _: float) -> TemplateView:
     from lab.lifecycle.captures import template
 
-    return template.build(ctx, asked)
+    return template.build(ctx, asked, with_ram=asked.with_ram)
 
 
 def _delete_template(ctx: Context, asked: DeleteTemplate, _: float) -> None:

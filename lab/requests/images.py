@@ -14,10 +14,14 @@ from lab.requests.request import HOST_ONLY, FieldMark, Request
 class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
     """A template to build, for labs that are requested with the same fields."""
 
+    LATER = (*ClusterRequest.LATER, "with_ram")
+
     # Unused; but they are written into rows, as of every cluster.
     name: Annotated[str, HOST_ONLY] = ""
     ttl: Annotated[float | None, HOST_ONLY] = None
     snapshots: Annotated[str, HOST_ONLY] = ""
+    with_ram: Annotated[bool, HOST_ONLY] = False
+    """Whether one that has no RAM is followed by one that is formed here."""
 
 
 class DeleteTemplate(Request, frozen=True, kw_only=True):

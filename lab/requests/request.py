@@ -85,6 +85,16 @@ def marked(kind: type[Request], *any_of: str) -> Mapping[str, str]:
     return {name: min(its) for name, its in found.items() if its}
 
 
+def filled(kind: type[Request], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored fields of a request without those that are null, or empty where that means null."""
+    empty = marked(kind, "empty")
+    return {
+        key: value
+        for key, value in given.items()
+        if value is not None and (value or key not in empty)
+    }
+
+
 @cache
 def subject(kind: type[Request]) -> Mapping[str, FieldMark]:
     """The fields that say what a request is about: each is marked ``lab`` or ``about``."""

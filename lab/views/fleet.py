@@ -21,7 +21,7 @@ def host_view(host: Host, now: float) -> FleetHost:
         labs=facts.labs,
         waiting=host.waiting,
         templates=facts.formed,
-        datasets=facts.datasets,
+        datasets=tuple(sorted(one.at for one in facts.versions)),
         version=host.version,
         url=host.url,
     )

@@ -52,7 +52,7 @@ class Contents:
 
 
 @contextmanager
-def _image_contents(ctx: Context, record: ImageRecord) -> Iterator[Contents]:
+def image_contents(ctx: Context, record: ImageRecord) -> Iterator[Contents]:
     """An image, kept from removal in the block; raises NotFound."""
     with images.using_key(ctx, record.key) as image:
         yield Contents(
@@ -61,8 +61,8 @@ def _image_contents(ctx: Context, record: ImageRecord) -> Iterator[Contents]:
 
 
 @contextmanager
-def _template_contents(
-    ctx: Context, key: str, *, with_image: bool, ram: bool
+def template_contents(
+    ctx: Context, key: str, *, with_image: bool = True, ram: bool = True
 ) -> Iterator[Contents]:
     """A template, kept from removal in the block, as its images are.
 
@@ -127,7 +127,7 @@ def export(ctx: Context, asked: ExportArchive) -> ExportView:
     Raises NotFound, Conflict, InvalidSpec, HostUnfit; what goes wrong on the host as what it is.
     """
     if asked.kind == "dataset":
-        opened = _image_contents(ctx, images.version_named(ctx, asked.which))
+        opened = image_contents(ctx, images.version_named(ctx, asked.which))
     elif asked.kind == "image":
         record = images.named(ctx, asked.which)
         if record.dataset:
@@ -135,9 +135,9 @@ def export(ctx: Context, asked: ExportArchive) -> ExportView:
                 f"the image {record.key} is a dataset's",
                 hint=f"`lab dataset export {record.dataset}@{record.version}`",
             )
-        opened = _image_contents(ctx, record)
+        opened = image_contents(ctx, record)
     else:
-        opened = _template_contents(ctx, asked.which, with_image=asked.image, ram=asked.ram)
+        opened = template_contents(ctx, asked.which, with_image=asked.image, ram=asked.ram)
     with opened as contents:
         return deliver(ctx, contents, asked)
 
@@ -177,14 +177,15 @@ def _send(ctx: Context, contents: Contents, kind: ArchiveKind, to: Destination) 
     with talk.conversation(argv) as conversation:
         remote = talk.Remote(conversation, to.host, ctx.progress)
         try:
-            return _converse(ctx, contents, remote)
+            return converse(ctx, contents, remote)
         except CommandFailed as error:
             if error.argv != tuple(argv):
                 raise  # a command of this host
             raise talk.failure(to.host, error, begun=remote.begun) from None
 
 
-def _converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
+def converse(ctx: Context, contents: Contents, remote: talk.Remote) -> _Sent:
+    """Send what the other side wants of ``contents``, which the caller keeps from removal."""
     hello = remote.greet()
     same = hello.get("storage") == ctx.storage.name and ctx.storage.native
     header, parts = contents.archive(ctx.storage.name if same else "")

@@ -38,6 +38,9 @@ from lab.storage import VolumeSnapshot
 from lab.storage.overwrite import overwrite
 from lab.values import dataclass
 
+SAVED_ELSEWHERE = "its RAM was saved by another hypervisor"
+"""With what the reason begins for which labs of a template boot."""
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -237,7 +240,7 @@ def _why_cold(
         for name in {**theirs, **ours}
         if ours.get(name) != theirs.get(name)
     ]
-    return "its RAM was saved by another hypervisor" + (f" ({'; '.join(other)})" if other else "")
+    return SAVED_ELSEWHERE + (f" ({'; '.join(other)})" if other else "")
 
 
 def _profile(ctx: Context, template: TemplateFacts) -> Profile:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
 from typing import cast
@@ -218,12 +218,33 @@ def is_for(name: str, key: str) -> bool:
     return base(name) == key
 
 
-def build(ctx: Context, asked: ClusterRequest) -> TemplateView:
-    """Make the template for the labs that ``asked`` describes now, if it does not exist."""
+def build(ctx: Context, asked: ClusterRequest, *, with_ram: bool = False) -> TemplateView:
+    """Make the template for the labs that ``asked`` describes now, if it does not exist.
+
+    ``with_ram``: also if the one that exists has no RAM. That one serves until then, and is removed
+    unless labs are clones of it.
+    """
     order = resolve(ctx, asked.spec)
     preflight(ctx, order.nodes)
-    with images_and_capture(ctx, order, ctx.settings.ready_timeout) as (_, capture):
-        return view(ctx.store.templates.get(cast("Capture", capture).owner.name))
+    timeout = ctx.settings.ready_timeout
+    with images_and_capture(ctx, order, timeout) as (_, capture):
+        name = cast("Capture", capture).owner.name
+    if with_ram and not ctx.store.templates.get(name).warm:
+        # Without its lock, which labs that are cloned from it share.
+        with images_and_capture(ctx, order, timeout, cold=True) as (images, _):
+            name = _follow(ctx, name, order, images, timeout)
+    return view(ctx.store.templates.get(name))
+
+
+def _follow(ctx: Context, former: str, order: Order, images: Images, timeout: float) -> str:
+    """Form a template beside ``former``, which has no RAM; its name."""
+    name = vacant(ctx, base(former), keep=former)
+    text = f"making the template {name}, with RAM"
+    with build_lock(ctx, "template", name), ctx.progress.step("template", text):
+        _make(ctx, name, order, images, timeout)
+    with suppress(Conflict):  # in use
+        remove(ctx, former)
+    return name
 
 
 def templates(ctx: Context) -> list[TemplateView]:

@@ -158,11 +158,14 @@ def _evict(ctx: Context, records: Sequence[TemplateRecord], most: int, which: st
                 too_many -= 1
 
 
-def vacant(ctx: Context, key: str) -> str:
-    """A name for a new template: leftovers are removed, those with clones are passed over."""
+def vacant(ctx: Context, key: str, *, keep: str = "") -> str:
+    """A name for a new template: leftovers are removed, those with clones are passed over.
+
+    So is the template ``keep``.
+    """
     name, number = key, 1
     while True:
-        if name == key or not held(ctx.home, "template", name):
+        if name != keep and (name == key or not held(ctx.home, "template", name)):
             try:
                 discard(ctx, name)
             except Conflict:

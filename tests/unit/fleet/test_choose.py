@@ -9,10 +9,11 @@ import pytest
 
 from lab.errors import HostUnfit, InvalidSpec
 from lab.fleet.choose import Needs, choose
-from lab.fleet.hosts import Facts, Host
+from lab.fleet.hosts import Facts, Host, Version
 from lab.units import GIB
 
 NEEDS = Needs(2 * GIB)
+SHOP = (Version("shop", 2, "", "mariadb"),)
 
 
 def host(name: str, free: int = 8 * GIB, **more: Any) -> Host:
@@ -62,18 +63,32 @@ def test_no_host_has_room_now() -> None:
     assert chosen(host("h1", GIB), host("h2", 8 * GIB, promised=7 * GIB)) == ""
 
 
+def test_a_host_that_has_the_dataset_is_chosen() -> None:
+    """Protects the line between hosts; and who needs a host that would have to fetch it."""
+    has = host("h1", 3 * GIB, facts={"versions": SHOP})
+    for dataset in ("shop@2", "shop"):
+        needs = replace(NEEDS, dataset=dataset)
+        assert chosen(has, host("h2"), needs=needs) == "h1"
+        assert chosen(replace(has, promised=2 * GIB), host("h2"), needs=needs) == "h2"
+        assert chosen(has, host("h2"), needs=replace(needs, on="h2")) == "h2"
+    with pytest.raises(HostUnfit):
+        choose([has, host("h2")], replace(NEEDS, dataset="shop@3"))
+
+
 def test_a_refusal_says_what_each_host_lacks() -> None:
     """Protects whoever would have to look at each host otherwise."""
     hosts = [
-        host("h1", state="draining", facts={"datasets": ("shop@2",)}),
-        host("h2", age=20.0, facts={"datasets": ("shop@2",)}),
-        host("h3", facts={"datasets": ("a@1",)}),
+        host("h1", state="draining", facts={"versions": SHOP}, age=20.0),
+        host("h2", age=20.0, facts={"versions": SHOP}),
+        host("h3", facts={"versions": (Version("a", 1, "", "mariadb"),)}),
     ]  # fmt: skip
     with pytest.raises(HostUnfit) as caught:
         choose(hosts, replace(NEEDS, dataset="shop@2"))
     assert caught.value.details == (
-        "h1: is draining", "h2: has not been heard of for 20 s", "h3: has no dataset shop@2",
-    )  # fmt: skip
+        "h1: is draining",
+        "h2: has not been heard of for 20 s",
+        "h3: has no dataset shop@2, nor has a host that answers",
+    )
     with pytest.raises(HostUnfit) as caught:
         choose([host("h1")], Needs(64 * GIB))
     assert caught.value.details == ("h1: has 16G of memory for labs, 64G is required",)

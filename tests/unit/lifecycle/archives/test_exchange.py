@@ -17,10 +17,12 @@ from lab.exchange.frames import FrameReader
 from lab.exchange.receiving import begin
 from lab.exchange.talk import Speaker
 from lab.hypervisor import Capabilities
+from lab.lifecycle.archives.fetch import unfit
 from lab.lifecycle.archives.import_archive import UNCHECKED
 from lab.lifecycle.captures import template
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.images import image
+from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.ensure import ensure
 from lab.lifecycle.labs.power import stop
 from lab.lifecycle.labs.start import start
@@ -205,6 +207,24 @@ def test_ram_of_another_hypervisor_is_left_out(here: Side, there: Side) -> None:
         made = lab(ctx, up(ctx, named("shop")).name)
         assert made.started == "cold"
         assert "another hypervisor" in made.why_cold
+
+
+def test_a_cluster_is_formed_again_beside_what_serves(here: Side, there: Side) -> None:
+    """Protects labs on a host of another kind: they start from disks first, then with RAM."""
+    there.version = "2"
+    key = there.imported("template", here.exported("template", here.make_template())).key
+    with there.open() as ctx:
+        up(ctx, named("shop"))
+        assert [record.key for record in unfit(ctx)] == [key]
+        assert unfit(ctx, [key]) == []
+        made = template.build(ctx, REQUEST, with_ram=True)
+        assert (made.key, made.warm) == (f"{key}.2", True)
+        assert unfit(ctx) != [], "shop is a clone of it"
+        assert lab(ctx, up(ctx, named("later")).name).started == "warm"
+        assert template.build(ctx, REQUEST, with_ram=True).key == made.key, "once"
+        down(ctx, "shop")
+        template.remove(ctx, key)
+        assert lab(ctx, up(ctx, named("last")).name).started == "warm"
 
 
 def test_what_only_one_of_the_hosts_knows_is_a_difference(here: Side, there: Side) -> None:
