@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
@@ -10,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from lab.errors import Conflict, HostUnfit, LabError
 from lab.fleet.schema import REVISION, SCHEMA
@@ -114,6 +116,8 @@ class FleetDatabase:
                 "tcp_user_timeout": int(PATIENCE * 1000),
             },
         )
+        event.listen(self._engine, "checkin", _used)
+        event.listen(self._engine, "checkout", _check_open)
         self._guard = _Guard(2 * patience)
         # PostgreSQL's own way for single statements: one journey instead of three.
         self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -208,6 +212,20 @@ class FleetDatabase:
             hint="labs that run are reachable meanwhile; try again",
             retry_after=PATIENCE,
         )
+
+
+def _used(_: Any, record: ConnectionPoolEntry) -> None:
+    record.info["used"] = True
+
+
+def _check_open(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+    """Have the pool replace a kept connection that its server has ended since; costs no journey.
+
+    A server says nothing unasked but that it ends, so there is nothing to read; on a new one there
+    may be what TLS says after its handshake.
+    """
+    if record.info.get("used") and select.select([connection], [], [], 0)[0]:
+        raise DisconnectionError
 
 
 def parse(url: str) -> URL:

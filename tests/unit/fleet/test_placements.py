@@ -7,6 +7,7 @@ import signal
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -307,3 +308,22 @@ def test_a_server_that_hangs(database: FleetDatabase) -> None:
     finally:
         os.kill(server, signal.SIGCONT)
     assert database.run("SELECT 1") == [(1,)]
+
+
+def test_a_server_that_was_restarted(database: FleetDatabase, url: str) -> None:
+    """Protects the first requests after an outage: connections that were kept are over."""
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(database.transaction()).execute(text("SELECT 1"))
+    other = FleetDatabase(url)
+    try:
+        ended = other.run(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    finally:
+        other.close()
+    assert len(ended) >= 3
+    assert database.run("SELECT 1") == [(1,)]
+    with database.transaction() as connection:
+        assert connection.execute(text("SELECT 2")).scalar() == 2
