@@ -1,4 +1,4 @@
-"""Two hosts of a fleet on real guests: homes of their own on this machine, and one PostgreSQL."""
+"""Three hosts of a fleet on real guests: homes of their own on this machine, and one PostgreSQL."""
 
 from __future__ import annotations
 
@@ -46,18 +46,16 @@ def _host(site: Site, name: str, url: str, place: Path) -> Site:
 
 
 def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> None:
-    """Protects users of a fleet: their labs are warm, whole, and reached through any host."""
-    archive = formed.root / "fleet.lab"
-    key = formed.template(3)["key"]
+    """Protects users of a fleet: labs are warm, whole, and reached through any host.
+
+    What they are cloned from is fetched by the host that lacks it.
+    """
     name, limb = formed.name("far"), formed.name("limb")
-    with formed.sibling() as other:
-        formed.lab("template", "export", key, str(archive), timeout=600)
-        try:
-            other.lab("template", "import", str(archive), timeout=600)
-        finally:
-            archive.unlink()
+    data, copy = formed.name("data"), formed.name("copy")
+    with formed.sibling() as other, formed.sibling() as third:
         h1 = _host(formed, "h1", url, tmp_path)
         h2 = _host(replace(other, token=formed.token), "h2", url, tmp_path)
+        h3 = _host(replace(third, token=formed.token), "h3", url, tmp_path)
         with served(h1, how=signal.SIGTERM) as (env, _):
             with ExitStack() as held:
                 _, process = held.enter_context(served(h2, how=signal.SIGTERM))
@@ -67,6 +65,9 @@ def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> N
                 assert (view["state"], view["started"]) == ("ready", "warm")
                 assert h1.guests() == []
                 assert len(h2.guests()) == 3
+                (mine,) = formed.lab("template", "ls", "-o", "json").json
+                (theirs,) = other.lab("template", "ls", "-o", "json").json
+                assert mine["form_seconds"] == theirs["form_seconds"], "it was formed once"
                 _used(h1, env, name)
                 h1.lab("snapshot", "take", name, "--label", "mine", env=env)
                 (branch,) = h1.lab("branch", name, limb, "--at", "mine", "-o", "json", env=env).json
@@ -74,6 +75,17 @@ def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> N
                 assert len(h2.guests()) == 6
                 process.send_signal(signal.SIGKILL)
                 process.wait(20)
+            with served(h3, how=signal.SIGTERM):
+                source = "generate:sysbench?tables=2&rows=1000"
+                words = ("--from", source, "--blueprint", "single")
+                h1.lab("dataset", "create", data, *words, env=env, timeout=900)
+                asked = ("single", "--dataset", data, "--name", copy, "--host", "h3")
+                h1.lab("up", *asked, env=env, timeout=600)
+                assert len(h3.guests()) == 1
+                count = ("sql", copy, "-o", "json", "-e", "SELECT COUNT(*) FROM sbtest.sbtest1")
+                assert h1.lab(*count, env=env).json["rows"] == [[1000]]
+                h1.lab("down", copy, env=env)
+                h1.lab("dataset", "rm", data, env=env)
             gone = h1.lab("sql", name, "-e", "SELECT 1", env=env, code=None)
             assert gone.code == 5
             assert "h2" in gone.stderr
@@ -92,6 +104,7 @@ def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> N
                 for lab in (limb, name):
                     h1.lab("down", lab, env=env)
         assert other.settled(seconds=30.0) == []
+        assert third.settled(seconds=30.0) == []
     assert formed.settled() == []
 
 
