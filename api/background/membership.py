@@ -27,7 +27,7 @@ from lab.errors import LabError
 from lab.fleet import hosts, known, placements
 from lab.fleet.database import PATIENCE, Fenced
 from lab.fleet.known import Known
-from lab.lifecycle.archives.fetch import unfit
+from lab.lifecycle.archives.fetch import lacking, unfit
 from lab.requests.images import BuildTemplate
 from lab.state.records import LabWithNodes
 
@@ -47,8 +47,8 @@ class Membership:
         self._fleet = fleet
         self._published: dict[str, Known] | None = None
         """What was said of labs, by their names; None: that is to be read first."""
-        self._formed: set[str] = set()
-        """Templates that were to be formed again since this service was started."""
+        self._formed: dict[str, float] = {}
+        """Templates that were to be formed again since this service was started, and of when."""
         self._beating = threading.Lock()
         self._steady: float | None = None
         """Since when heartbeats come through, as of ``time.monotonic``; None: the last did not."""
@@ -137,10 +137,10 @@ class Membership:
         waiting = placements.place_waiting(fleet.database, problem, patience)
         for name in {host.name for _, host in waiting}:
             fleet.signal(name)
-        self._form_unfit()
         for placed in placements.claimed(fleet.database, fleet.member):
             if store.jobs.find(placed.job) is None:  # killed between claim and record
                 placing.start(self._jobs, fleet, placed)
+        self._form_unfit()
 
     def _form_unfit(self) -> None:
         """Form the templates here whose disks were fetched and whose RAM does not fit this host.
@@ -151,15 +151,21 @@ class Membership:
         if any(job.kind == "build-template" for job in core.store.jobs.open()):
             return
         with core.contexts.use() as ctx:
-            found = unfit(ctx, self._formed)
-        for record in found[:1]:
-            self._formed.add(record.key)
-            image = core.store.images.get(record.image)
-            dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
-            engine = "" if dataset else named(image.recipe)
-            spec = replace(record.spec, engine=engine, dataset=dataset)
-            request = BuildTemplate.of(spec, with_ram=True)
-            submit(self._jobs, service_job(request, project=record.project))
+            known = {one.key for one in core.store.templates.all()} & self._formed.keys()
+            self._formed = {key: self._formed[key] for key in known}
+            for record in unfit(ctx):
+                if self._formed.get(record.key) == record.created_at:
+                    continue
+                self._formed[record.key] = record.created_at
+                image = core.store.images.get(record.image)
+                dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
+                engine = "" if dataset else named(image.recipe)
+                spec = replace(record.spec, engine=engine, dataset=dataset)
+                # One that no request uses any more, as its image has another recipe by now, stays.
+                if not lacking(ctx, spec).template:
+                    request = BuildTemplate.of(spec, with_ram=True)
+                    submit(self._jobs, service_job(request, project=record.project))
+                    return
 
     def publish(self) -> None:
         """Say what changed of this host's labs."""

@@ -75,6 +75,8 @@ class Refresher:
         request = RefreshDataset(name=scheduled.name, keep=scheduled.keep)
         with self._core.contexts.use() as ctx:
             made, source = read_provenance(ctx, latest), None
+            if not made.source:
+                return  # a copy of another host's, which refreshes it
             with suppress(LabError):  # a source that is gone fails when it is read
                 source = parse(made.source)
             guest = dataset.guest_size(ctx.store, source)

@@ -16,6 +16,7 @@ from lab.api.jobs.stored import concerns
 from lab.api.jobs.submit import service_job, submit
 from lab.api.jobs.work import ENDS
 from lab.api.telemetry.logs import log
+from lab.exchange.stage import remove_abandoned
 from lab.fleet import placements
 from lab.lifecycle.core import waiting
 from lab.lifecycle.host import gc
@@ -74,6 +75,7 @@ class Sweeper:
                     webhooks.expiring(lab, lab.expires_at, "lease")
         self._clear(creating, {job.lab for job in jobs})
         uploads.prune(core, now)
+        remove_abandoned(core.settings.home.imports, now)
         if (elapsed := self.clock()) - self._rotated >= _ROTATE_EVERY:
             self._rotated = elapsed
             with isolated("sweeper", "tokens"):

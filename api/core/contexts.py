@@ -39,11 +39,13 @@ class Contexts:
         templates: int | None = None,
         data: Callable[[int], None] | None = None,
         warm: float | None = None,
+        above: int = 0,
     ) -> Iterator[Context]:
         """A context for the block; ``owner``: of labs that are created in it.
 
-        ``templates``, ``data``, ``warm``: see Context. One in which HostUnfit or a defect was
-        raised is closed: its connections may be broken. Raises HostUnfit if none can be opened.
+        ``templates``, ``data``, ``warm``, ``above``: see Context. One in which HostUnfit or a
+        defect was raised is closed: its connections may be broken. Raises HostUnfit if none can be
+        opened.
         """
         stack, context = self._borrow()
         settings = replace(context.settings, owner=owner) if owner else context.settings
@@ -58,6 +60,7 @@ class Contexts:
                 templates=templates,
                 data=data,
                 warm=context.warm if warm is None else warm,
+                above=above,
             )
             sound = True
         except LabError as error:

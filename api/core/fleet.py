@@ -22,6 +22,8 @@ from lab.fleet.hosts import Host, Member
 from lab.fleet.known import Known
 from lab.state.store import Store
 
+CERTIFIED = "certified"
+"""Whose certificate was shown, in a request's state."""
 SIGNALS = "lab_fleet"
 """The channel of NOTIFY: the payload is the host that is meant, empty for all."""
 _HALT = 0.5
@@ -62,7 +64,8 @@ class Fleet:
         self.naming = threading.Lock()
         """Held while it is decided which labs of this host hold their names."""
         self._sharing = threading.Lock()
-        self._making: dict[str, threading.Lock] = {}
+        self._making: dict[str, tuple[threading.Lock, int]] = {}
+        """The lock of each thing that is fetched, and how many threads have or want it."""
         self._reading = threading.Lock()
         self._elsewhere: Mapping[str, Known] = {}
         self._read_at = -math.inf
@@ -201,13 +204,20 @@ class Fleet:
     def one_at_a_time(self, what: str, halt: Callable[[], None]) -> Iterator[None]:
         """Let no two threads fetch the same; ``halt``: called while another one is waited for."""
         with self._lock:
-            lock = self._making.setdefault(what, threading.Lock())
-        while not lock.acquire(timeout=_HALT):
-            halt()
+            lock, users = self._making.get(what, (threading.Lock(), 0))
+            self._making[what] = lock, users + 1
         try:
-            yield
+            while not lock.acquire(timeout=_HALT):
+                halt()
+            try:
+                yield
+            finally:
+                lock.release()
         finally:
-            lock.release()
+            with self._lock:
+                lock, users = self._making.pop(what)
+                if users > 1:
+                    self._making[what] = lock, users - 1
 
     def host(self, name: str) -> Host | None:
         """A host as it was known last, read again if it is not known; raises Unreachable."""

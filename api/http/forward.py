@@ -22,12 +22,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from lab.api.core.core import Core
-from lab.api.core.fleet import Fleet
+from lab.api.core.fleet import CERTIFIED, Fleet
 from lab.api.core.problem import problem
 from lab.api.core.threads import in_thread
 from lab.api.http.auth import bearer, identified
 from lab.api.telemetry.current import REQUEST
-from lab.errors import ROOM_RETRY, HostUnfit, LabError, NotFound, Unauthorized
+from lab.errors import ROOM_RETRY, Forbidden, HostUnfit, LabError, NotFound, Unauthorized
 from lab.fleet import ids, known, placements
 from lab.fleet.hosts import Host
 from lab.names import LAB_NAME_LIMIT
@@ -79,6 +79,8 @@ class Forward:
         peer = scope.get("state", {}).get(PEER, False)
         if peer and (not path.startswith(_BETWEEN_HOSTS) or "." in parts or ".." in parts):
             raise NotFound("there is no such resource")
+        if peer:
+            await in_thread(self._check_member, fleet, scope["state"].get(CERTIFIED, ""))
         match = _PATHS.fullmatch(path)
         if match is None or "." in parts or ".." in parts:
             return None
@@ -91,6 +93,11 @@ class Forward:
             return None
         at = await in_thread(self._at, fleet, lab, job)
         return None if at in ("", fleet.name) else await in_thread(self._reached, fleet, at)
+
+    def _check_member(self, fleet: Fleet, name: str) -> None:
+        """Raise Forbidden for a host that was removed: its certificate is valid all the same."""
+        if fleet.host(name) is None:
+            raise Forbidden(f"the host {name} does not belong to the fleet any more")
 
     def _at(self, fleet: Fleet, lab: str, job: str) -> str:
         """The name of the host that has a lab or a job; empty for none, and for this one."""
@@ -193,7 +200,11 @@ class Forward:
         if self._core.fleet is None:
             return False
         if scope.get("state", {}).get(PEER):
-            await self.to(scope)  # names may have its host
+            try:
+                await self.to(scope)  # names may have its host
+            except LabError as error:
+                await _refuse(problem(error), receive, send)
+                return True
             return False
         connection = HTTPConnection(scope)
         try:

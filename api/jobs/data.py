@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from lab.api.core.captures import elsewhere, others
 from lab.api.core.core import Core
 from lab.errors import NotFound
 from lab.names import parse_dataset
@@ -90,22 +91,40 @@ def check_image(store: Store, project: str | None, which: str) -> None:
 
 
 def check_data(
-    store: Store, project: str | None, request: ClusterRequest, *, elsewhere: bool = False
+    store: Store,
+    project: str | None,
+    request: ClusterRequest,
+    *,
+    images: Collection[str] = (),
+    fetched: bool = False,
 ) -> None:
     """Raise NotFound if a lab would be made of data that its project must not see.
 
-    ``elsewhere``: whether another host of the fleet has the dataset for it.
+    ``images``: keys of further images, on other hosts of the fleet; ``fetched``: whether one of
+    these has the dataset for it. A dataset of that name here must be the project's all the same.
     """
-    if request.image:
+    if request.image and request.image not in images:
         check_image(store, project, request.image)
-    if not request.dataset or elsewhere:
+    if not request.dataset:
         return
     name, version = parse_dataset(request.dataset)
+    here = [record for record in store.images.all() if record.dataset == name]
+    if fetched and all(sees(project, record) for record in here):
+        return
     if not any(
         record.state == "ready" and not record.removing and version in (0, record.version)
         for record in visible(store, project, name)
     ):
         raise NotFound(f"there is no dataset {request.dataset!r}", hint=LISTS_DATASETS)
+
+
+def check_fleet_data(core: Core, project: str | None, request: ClusterRequest) -> None:
+    """As ``check_data``; what other hosts of the fleet have can be fetched."""
+    fleet, images, there = core.fleet, set[str](), False
+    if fleet is not None:
+        images = {key for host in others(fleet) for key in host.facts.images}
+        there = bool(elsewhere(fleet, request.spec, project))
+    check_data(core.store, project, request, images=images, fetched=there)
 
 
 def project_of(core: Core, job: JobRecord) -> str | None:

@@ -24,7 +24,7 @@ from lab.api.core.admission import (
     need_to_branch,
     need_to_wake,
 )
-from lab.api.core.captures import elsewhere
+from lab.api.core.captures import named
 from lab.api.core.core import Core
 from lab.api.core.problem import internal, problem
 from lab.api.core.standbys import Wanted
@@ -32,7 +32,7 @@ from lab.api.events import webhooks
 from lab.api.events.eventlog import topic
 from lab.api.jobs import stored
 from lab.api.jobs.claim import claim
-from lab.api.jobs.data import check_data, project_of
+from lab.api.jobs.data import check_data, check_fleet_data, project_of
 from lab.api.jobs.fetching import fetch
 from lab.api.jobs.quota import Loading, limited, max_templates
 from lab.api.jobs.work import ABOUT_OTHERS, ENDS, WORK, Task, lab_made_by, labs_made_by
@@ -295,9 +295,7 @@ class Jobs:
                 raise _kept(made.name)
             return made.name  # ready; the service was killed before it recorded that
         if isinstance(request, ClusterRequest):  # its dataset may be another's by now
-            check_data(
-                self._store, project_of(core, job), request, elsewhere=self._fetches(request)
-            )
+            check_fleet_data(core, project_of(core, job), request)
         need = self._need(job, request)
         if need is None:
             return self._work(job, request)
@@ -311,11 +309,6 @@ class Jobs:
             job.id, job.created_at, need, stop=lambda: self._stop(job, waiting=True)
         ):
             return self._work(job, request)
-
-    def _fetches(self, request: ClusterRequest) -> bool:
-        """Whether a dataset is fetched from another host, if it is not here."""
-        fleet = self.core.fleet
-        return bool(fleet and request.dataset and elsewhere(fleet, request.dataset, None))
 
     def _need(self, job: JobRecord, request: Request) -> Need | None:
         """The resources that a job must be admitted for; None if it needs none."""
@@ -364,6 +357,7 @@ class Jobs:
                 templates=max_templates(core, job),
                 data=loading,
                 warm=_WARM if limited(core, job) else None,
+                above=self._above(request),
             ) as ctx,
         ):
             try:
@@ -379,6 +373,13 @@ class Jobs:
             finally:
                 if loading:
                     loading.ended()
+
+    def _above(self, request: Request) -> int:
+        """The latest version of a dataset that is made, on the other hosts of the fleet."""
+        fleet = self.core.fleet
+        if fleet is None or not isinstance(request, CreateDataset | RefreshDataset):
+            return 0
+        return max((version.version for _, version in named(fleet, request.name)), default=0)
 
     def _time_for(self, job: JobRecord, request: Request) -> float:
         """Seconds that a job may run; infinite if there is no limit."""

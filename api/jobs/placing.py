@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from lab import host
 from lab.api.core.admission import need_of
-from lab.api.core.captures import pinned, template_named, versions
+from lab.api.core.captures import coming, latest, template_named, versions
 from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
@@ -42,16 +42,14 @@ def place(
     placements. ``project``: whose datasets it may have; None: all. Raises KeyReused,
     Conflict, InvalidSpec, HostUnfit.
     """
-    spec, plain = request.spec, dict(job.request)
-    dataset = pinned(fleet, spec, versions(core.store), project)
-    if dataset != spec.dataset:
-        plain["dataset"] = dataset
+    spec = request.spec
+    dataset = latest(fleet, spec, versions(core.settings.home, core.store), project)
     wanted = Placement(
         job=job.id, kind=job.kind, lab=request.name, project=job.project, token=job.token,
-        key=job.key, digest=job.digest, request=plain,
+        key=job.key, digest=job.digest, request=dict(job.request),
         needs=Needs(
-            need_of(spec).memory, request.host, dataset=dataset,
-            template=template_named(spec, dataset),
+            need_of(spec).memory, request.host, dataset=spec.dataset, project=project,
+            template=template_named(core.settings, spec, dataset),
         ),
         again=request.on_host_lost == "recreate",
     )  # fmt: skip
@@ -119,7 +117,7 @@ def facts(core: Core) -> Facts:
         if image is not None and not record.source:
             dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
             recipes = ("", image.recipe)
-            named |= {template_named(record.spec, dataset, recipe) for recipe in recipes}
+            named |= {template_named(core.settings, record.spec, dataset, one) for one in recipes}
     return Facts(
         memory=budget,
         memory_free=max(0, free),
@@ -131,7 +129,8 @@ def facts(core: Core) -> Facts:
         templates=tuple(sorted(named)),
         formed=len(templates),
         images=tuple(sorted(key for key, record in images.items() if not record.dataset)),
-        versions=versions(store),
+        versions=versions(core.settings.home, store),
+        coming=coming(store),
     )
 
 

@@ -19,7 +19,7 @@ from lab.api.http.bodies import FromBody
 from lab.api.http.conditional import IfMatch, check_tag, tag_of
 from lab.api.http.dependencies import CoreOf, JobsOf
 from lab.api.http.job_answer import Key, Wait, job_answer
-from lab.api.jobs.data import check_data, check_image, hidden
+from lab.api.jobs.data import check_fleet_data, check_image, hidden
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import check_guests
 from lab.api.jobs.submit import new_job, submit
@@ -190,7 +190,7 @@ def submit_delete_image(jobs: Jobs, caller: Caller, which: str, if_match: str | 
 def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str | None) -> JobRecord:
     request = replace(asked, nodes=asked.spec.nodes)
     core = jobs.core
-    check_data(core.store, caller.project, request)
+    check_fleet_data(core, caller.project, request)
     there = added.families(core.settings.home.engines)
     guests = [node.size for node in planned(request.spec, there)]
     core.settings.profile_of(request.spec.profile)

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 
 from lab.api.background.refresher import next_refresh
 from lab.api.core.admission import need_of_guest
-from lab.api.core.captures import elsewhere
+from lab.api.core.captures import named
 from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, answer, extended, many, model
@@ -206,11 +206,12 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateDataset, key: str | N
     request, source, project = _request(core, caller, asked, before=before)
     owner = "" if asked.shared else project
     guest = dataset.guest_size(core.store, source)
+    if before is None:  # outside of the transaction: it asks the fleet's database
+        _check_fleet(core, asked.name, owner)
     job = new_job(caller.token, request, project=project, key=key, guests=[guest])
 
     def check() -> None:
         dataset.check_free(core.store, asked.name, owner)
-        _check_fleet(core, asked.name, 0)
         upload = core.settings.home.uploads / request.upload if request.upload else None
         core.admission.check(need_of_guest(guest), "loading needs")
         check_guests(core, caller.token, project, [guest], added="this dataset's loading")
@@ -294,7 +295,6 @@ def submit_refresh(
     latest = latest_of(core.store, name)
     if latest is None:
         raise _unknown(name)
-    _check_fleet(core, name, latest.version)
     with core.contexts.use() as ctx:
         made = read_provenance(ctx, latest)
     if not made.source.startswith(_OPEN):
@@ -320,17 +320,16 @@ def submit_refresh(
     return submit(jobs, job, check)
 
 
-def _check_fleet(core: Core, name: str, version: int) -> None:
-    """Raise Conflict if another host of the fleet has a later version of a dataset than this one.
-
-    A version means the same on all hosts, so the next one is made where the latest is.
-    """
-    there = elsewhere(core.fleet, name, None) if core.fleet else []
-    if there and there[0][1].version > version:
-        host, latest = there[0]
+def _check_fleet(core: Core, name: str, owner: str) -> None:
+    """Raise Conflict if another host of the fleet has a dataset of that name, or makes one."""
+    there = named(core.fleet, name) if core.fleet else []
+    if any(version.project != owner for _, version in there):
+        raise Conflict(f"the name {name} is taken by another dataset", hint="choose another name")
+    if there:
+        host, found = there[0]
         raise Conflict(
-            f"the host {host.name} has the dataset {latest.at}",
-            hint=f"`lab dataset refresh {name}` there makes the next version",
+            f"the host {host.name} has the dataset {found.at}",
+            hint=f"`lab dataset refresh {name}` where it was made makes the next version",
         )
 
 

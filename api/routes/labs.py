@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, Response
 from msgspec.structs import replace
 
 from lab.api.core.admission import need_of
-from lab.api.core.captures import elsewhere
 from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.observing import READS
@@ -32,7 +31,7 @@ from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.api.http.listing import LabSelection, labs_listed, listed_at_once
 from lab.api.http.queries import FromQuery
 from lab.api.jobs import placing
-from lab.api.jobs.data import check_data
+from lab.api.jobs.data import check_fleet_data
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.quota import UNLIMITED, check_quota, snapshots_of
 from lab.api.jobs.submit import check_kept, check_number, new_job, submit
@@ -191,9 +190,7 @@ def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
     given = replace(asked, ttl=ttl, owner=caller.token.name)
     request = replace(given, nodes=given.spec.nodes)
-    fleet, project = core.fleet, caller.project
-    there = bool(fleet and request.dataset and elsewhere(fleet, request.dataset, project))
-    check_data(core.store, project, request, elsewhere=there)
+    check_fleet_data(core, caller.project, request)
     planned(request.spec, added.families(core.settings.home.engines))
     core.settings.profile_of(request.spec.profile)
     return request

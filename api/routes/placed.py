@@ -55,8 +55,13 @@ async def give_archive(websocket: WebSocket) -> None:
 
 def _given(core: Core, talk: SocketTalk) -> None:
     """Send what is asked for; raises InvalidSpec, NotFound."""
+    text = b""
+    while piece := talk.line(_ASKED):
+        text += piece
+        if len(text) > _ASKED:
+            raise InvalidSpec("another host's request is too long")
     try:
-        asked = msgspec.json.decode(talk.line(_ASKED), type=Fetch)
+        asked = msgspec.json.decode(text, type=Fetch)
     except msgspec.MsgspecError as error:
         raise InvalidSpec(f"another host's request cannot be read: {error}") from None
     with core.contexts.use() as ctx:

@@ -29,6 +29,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lab.api.core.fleet import CERTIFIED
+
 _STRANGERS = 256
 _KNOWN = 512
 BACKLOG = 512
@@ -134,6 +136,13 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
+def _certified(transport: asyncio.Transport) -> str:
+    """The name in the certificate that the other end has shown; empty without."""
+    found: Any = transport.get_extra_info("peercert") or {}
+    names = [name for kind, name in found.get("subjectAltName", ()) if kind == "DNS"]
+    return str(names[0]) if names else ""
+
+
 class _TimedProtocol(H11Protocol):
     """HTTP/1.1 whose connections are counted, and on which the head of a request has a time limit.
 
@@ -149,6 +158,8 @@ class _TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if name := _certified(transport):
+            self.app_state = {**self.app_state, CERTIFIED: name}
         self._quiet = self.all.strangers
         if self.client is None or not self._quiet.close_by(self.client, transport.abort):
             transport.abort()

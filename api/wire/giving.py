@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+import queue
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from fastapi import WebSocket, WebSocketDisconnect
@@ -19,10 +20,12 @@ from lab.api.core.problem import internal, problem
 from lab.api.telemetry.logs import log
 from lab.errors import HostUnfit, LabError
 
-T = TypeVar("T")
-
 STALL = 600.0
 """Seconds that the other host may take nothing, or say nothing when it is asked."""
+
+
+_LINES = 10_000
+"""Lines that may wait to be read: a step of an import says one."""
 
 
 class Gone(HostUnfit):
@@ -30,15 +33,28 @@ class Gone(HostUnfit):
 
 
 class SocketTalk:
-    """The other host, as a thread talks to it."""
+    """The other host, as a thread talks to it.
+
+    ``read`` takes what it says as it comes: while nobody reads, the answers to pings are not read
+    either, and the connection is taken for broken.
+    """
 
     def __init__(self, socket: WebSocket, loop: asyncio.AbstractEventLoop) -> None:
         self._socket, self._loop = socket, loop
+        self._said: queue.Queue[str | None] = queue.Queue(_LINES)
+
+    async def read(self) -> None:
+        """Take what the other host says, until it disconnects or says too much."""
+        with suppress(queue.Full):
+            while (message := await self._socket.receive())["type"] == "websocket.receive":
+                self._said.put_nowait(message.get("text") or "")
+        with suppress(queue.Full):
+            self._said.put_nowait(None)
 
     def write(self, data: bytes, /) -> int:
         """Send a piece of the archive; raises Gone."""
         if data:
-            self._do(self._socket.send_bytes(data))
+            self._send(data)
         return len(data)
 
     def flush(self) -> None:
@@ -46,25 +62,32 @@ class SocketTalk:
 
     def close(self) -> None:
         """The archive is at its end; raises Gone."""
-        self._do(self._socket.send_bytes(b""))
+        self._send(b"")
 
     def line(self, limit: int) -> bytes:
         """The next line that the other host says; raises Gone, also if it is too long."""
-        message = self._do(self._socket.receive())
-        text = message.get("text")
-        if message["type"] != "websocket.receive" or text is None or len(text) > limit:
-            raise Gone("the other host has disconnected")
-        return str(text).encode()
-
-    def _do(self, what: Coroutine[Any, Any, T]) -> T:
-        running = asyncio.run_coroutine_threadsafe(what, self._loop)
         try:
-            return running.result(STALL)
+            text = self._said.get(timeout=STALL)
+        except queue.Empty:
+            raise _silent() from None
+        if text is None or len(text) > limit:
+            self._said.put(None)
+            raise Gone("the other host has disconnected")
+        return text.encode()
+
+    def _send(self, data: bytes) -> None:
+        running = asyncio.run_coroutine_threadsafe(self._socket.send_bytes(data), self._loop)
+        try:
+            running.result(STALL)
         except TimeoutError:
             running.cancel()
-            raise Gone(f"the other host was silent for {STALL:.0f} s") from None
+            raise _silent() from None
         except (OSError, RuntimeError, WebSocketDisconnect) as error:
             raise Gone("the other host has disconnected") from error
+
+
+def _silent() -> Gone:
+    return Gone(f"the other host was silent for {STALL:.0f} s")
 
 
 async def serve_archive(socket: WebSocket, work: Callable[[SocketTalk], object]) -> None:
@@ -84,7 +107,12 @@ async def serve_archive(socket: WebSocket, work: Callable[[SocketTalk], object])
             return dict(internal())
         return None
 
-    found = await anyio.to_thread.run_sync(run, limiter=anyio.CapacityLimiter(1))
+    reading = asyncio.ensure_future(talk.read())
+    try:
+        found = await anyio.to_thread.run_sync(run, limiter=anyio.CapacityLimiter(1))
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
     with suppress(OSError, RuntimeError, WebSocketDisconnect):  # it is gone
         if found is not None:
             await socket.send_text(json.dumps(found))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lab.errors import LabError
 from lab.fleet.database import CONNECTIONS, FleetDatabase
+from lab.fleet.hosts import hosts as all_hosts
 from lab.host.finding import Finding
 
 _ASKED = 5
@@ -76,3 +77,23 @@ def _looked(database: FleetDatabase) -> Iterator[Finding]:
         f"{most} for {hosts} hosts, which use {needed} at most",
         f"set max_connections of PostgreSQL to {needed + 20}, and restart it" if short else "",
     )  # fmt: skip
+    for at, names in _different(database):
+        yield Finding(
+            "fleet datasets", "warn", f"{at} differs between {' and '.join(names)}",
+            "labs of it differ by host: remove it on all hosts but one, which give it to the others"
+        )  # fmt: skip
+
+
+def _different(database: FleetDatabase) -> Iterator[tuple[str, list[str]]]:
+    """The versions of datasets that are not the same on all hosts, and those that have them.
+
+    Each host made it before it joined, or two at the same moment.
+    """
+    digests: dict[str, dict[str, str]] = {}
+    for host in all_hosts(database):
+        for one in host.facts.versions:
+            if one.digest:
+                digests.setdefault(one.at, {})[host.name] = one.digest
+    for at, found in sorted(digests.items()):
+        if len(set(found.values())) > 1:
+            yield at, sorted(found)

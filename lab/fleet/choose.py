@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from lab.errors import ROOM_RETRY, HostUnfit, InvalidSpec
-from lab.fleet.hosts import LATE, Host
+from lab.fleet.hosts import LATE, Host, Version
 from lab.units import format_size
 from lab.values import dataclass
 
@@ -27,13 +27,21 @@ class Needs:
     dataset: str = ""
     """The dataset that it is a clone of, ``shop@2``, or ``shop`` for any version: a host that has
     none fetches it from one that has."""
+    project: str | None = None
+    """Whose datasets it may have; None: all."""
 
 
 def template_of(
-    blueprint: str, recipe: str, nodes: int, memory: int, dataset: str, options: str
+    blueprint: str,
+    recipe: str,
+    nodes: int,
+    size: tuple[int, int, int],
+    profile: str,
+    dataset: str,
+    options: str,
 ) -> str:
     """What a template is known by to other hosts: what was requested, not what it was made of."""
-    return "/".join((blueprint, recipe, str(nodes), str(memory), dataset, options))
+    return "/".join((blueprint, recipe, str(nodes), *map(str, size), profile, dataset, options))
 
 
 def choose(
@@ -49,7 +57,7 @@ def choose(
     if needs.on and not asked:
         what = f"label {needs.on}" if needs.on.startswith("@") else f"name {needs.on}"
         raise InvalidSpec(f"no host of the fleet has the {what}", hint="`lab host ls` shows them")
-    fetched = any(host.answers and host.has(needs.dataset) for host in hosts)
+    fetched = any(host.state != "lost" and _has_data(host, needs) for host in hosts)
     lacks = {host.name: _lacks(host, needs, fetched=fetched) for host in asked}
     away = {host.name: _is_away(host) for host in asked}
     for name in without:
@@ -99,17 +107,31 @@ def _lacks(host: Host, needs: Needs, *, fetched: bool) -> str:
     """
     if not host.facts.memory:
         return ""
-    if needs.dataset and not fetched and not host.has(needs.dataset):
-        return f"has no dataset {needs.dataset}, nor has a host that answers"
+    if needs.dataset and not _has_data(host, needs):
+        name = needs.dataset.partition("@")[0]
+        if any(one.name == name and not _may(needs, one) for one in host.facts.versions):
+            return f"has another dataset {name}"
+        if not fetched:
+            return f"has no dataset {needs.dataset}, nor has another host"
     if needs.memory > host.facts.memory:
         found, wanted = format_size(host.facts.memory), format_size(needs.memory)
         return f"has {found} of memory for labs, {wanted} is required"
     return ""
 
 
+def _has_data(host: Host, needs: Needs) -> bool:
+    return any(
+        needs.dataset in (one.at, one.name) and _may(needs, one) for one in host.facts.versions
+    )
+
+
+def _may(needs: Needs, version: Version) -> bool:
+    return needs.project is None or version.project in ("", needs.project)
+
+
 def _rank(host: Host, needs: Needs) -> tuple[bool, bool, float, float, str]:
     """The greater the better; by name last, so that equal hosts are chosen in one order."""
     warm = bool(needs.template) and needs.template in host.facts.templates
-    has_data = bool(needs.dataset) and host.has(needs.dataset)
+    has_data = bool(needs.dataset) and _has_data(host, needs)
     share = free(host) / max(1, host.facts.memory)
     return warm, has_data, round(share, 2), -host.facts.load, host.name

@@ -224,7 +224,9 @@ def _check_open(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
     A server says nothing unasked but that it ends, so there is nothing to read; on a new one there
     may be what TLS says after its handshake.
     """
-    if record.info.get("used") and select.select([connection], [], [], 0)[0]:
+    ready = select.poll()  # select() takes no descriptor from 1024 on
+    ready.register(connection, select.POLLIN)
+    if record.info.get("used") and ready.poll(0):
         raise DisconnectionError
 
 

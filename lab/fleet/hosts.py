@@ -32,6 +32,8 @@ class Version:
     """Empty: it is for all."""
     recipe: str
     """Of its server."""
+    digest: str = ""
+    """Of its content; empty if that is not known."""
 
     @property
     def at(self) -> str:
@@ -62,7 +64,9 @@ class Facts:
     images: tuple[str, ...] = ()
     """The keys of its images, but for those of datasets."""
     versions: tuple[Version, ...] = ()
-    """Of datasets."""
+    """Of datasets, that new labs can have."""
+    coming: tuple[Version, ...] = ()
+    """Those that are being made or removed: their numbers are taken."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,6 @@ class Host:
     def answers(self) -> bool:
         """Whether it can be asked for something, as far as is known."""
         return self.state != "lost" and self.age <= LATE
-
-    def has(self, dataset: str) -> bool:
-        """Whether it has a dataset, ``shop@2``, or ``shop``: any version of it."""
-        return any(dataset in (one.at, one.name) for one in self.facts.versions)
 
 
 @dataclass(frozen=True)

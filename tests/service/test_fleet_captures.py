@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from lab.fleet import authority
 from lab.fleet.database import FleetDatabase, migrate
 from lab.units import MIB
 from lab.wait import Deadline, until
@@ -57,8 +61,8 @@ def down(host: Serving, *names: str) -> None:
         assert host.ask("DELETE", f"/v1/labs/{name}?wait=60").status_code == 204
 
 
-def _made_here(told: list[str]) -> list[str]:
-    return [text for text in told if "build" in text or "first use" in text]
+def _made_here(said: list[str]) -> list[str]:
+    return [text for text in said if "build" in text or "first use" in text]
 
 
 def test_a_template_is_fetched(fleet: Fleet) -> None:
@@ -67,9 +71,9 @@ def test_a_template_is_fetched(fleet: Fleet) -> None:
     first = up(h1, "first", on="h1")
     second = up(h3, "second", on="h2")
     assert second["started"] == first["started"] == "warm"
-    told = texts(h3, second["job"])
-    assert any("fetching the template" in text and "from h1" in text for text in told), told
-    assert _made_here(told) == [], "\n".join(told)
+    said = texts(h3, second["job"])
+    assert any("fetching the template" in text and "from h1" in text for text in said), said
+    assert _made_here(said) == [], "\n".join(said)
     ours, theirs = (host.ask("GET", "/v1/templates").json() for host in (h1, h2))
     assert [one["warm"] for one in theirs] == [True]
     assert ours[0]["form_seconds"] == theirs[0]["form_seconds"], "it was formed once"
@@ -77,8 +81,8 @@ def test_a_template_is_fetched(fleet: Fleet) -> None:
     assert not any("fetching" in text for text in texts(h2, third["job"]))
     # Another cluster of the same image: the image is here by now, the cluster is formed.
     other = up(h3, "other", on="h3", blueprint="single", nodes=1)
-    told = texts(h3, other["job"])
-    assert any("fetching the image" in text for text in told), told
+    said = texts(h3, other["job"])
+    assert any("fetching the image" in text for text in said), said
     down(h3, "first", "second", "third", "other")
 
 
@@ -93,9 +97,9 @@ def test_two_jobs_fetch_once(fleet: Fleet) -> None:
     ]
     ended = [h2.ask("GET", f"/v1/jobs/{job}?wait=60").json()["state"] for job in jobs]
     assert ended == ["succeeded", "succeeded"]
-    told = [text for job in jobs for text in texts(h2, job)]
-    assert len([text for text in told if "fetching the template" in text]) == 2, "begun and ended"
-    assert _made_here(told) == [], "\n".join(told)
+    said = [text for job in jobs for text in texts(h2, job)]
+    assert len([text for text in said if "fetching the template" in text]) == 2, "begun and ended"
+    assert _made_here(said) == [], "\n".join(said)
     down(h2, "first", "a", "b")
 
 
@@ -124,12 +128,21 @@ def test_a_dataset_is_fetched(fleet: Fleet) -> None:
         return "shop@2" in h3.ask("GET", "/v1/hosts/h1").json()["datasets"]
 
     assert until(newer, Deadline.after(20))
-    assert h2.ask("POST", "/v1/datasets/shop/refresh").status_code == 409, "h1 has a later one"
+    copied = h2.ask("POST", "/v1/datasets/shop/refresh")
+    assert (copied.status_code, "was imported" in copied.json()["detail"]) == (422, True)
     latest = up(h3, "latest", on="h2", dataset="shop")
     assert latest["image"] == made.json()["versions"][-1]["image"], "not the latest of h2"
     absent = h3.ask("POST", "/v1/labs", {**BODY, "dataset": "shop@3"})
     assert absent.status_code == 404
-    down(h3, "mine", "latest", "more", "origin")
+    down(h3, "mine", "latest", "more")
+    # The number of a version that another host has is not given again.
+    assert h1.ask("DELETE", "/v1/datasets/shop@2?wait=60").status_code == 204
+    assert h1.ask("POST", "/v1/datasets/shop/refresh?wait=60").status_code == 201
+    there = h1.ask("GET", "/v1/datasets/shop").json()["versions"]
+    assert [one["version"] for one in there] == [1, 3]
+    engine = up(h3, "engine", on="h3", dataset="shop", engine="mariadb")
+    assert engine["image"] == there[-1]["image"]
+    down(h3, "engine", "origin")
 
 
 def test_data_of_another_project_is_not_fetched(fleet: Fleet) -> None:
@@ -166,6 +179,30 @@ def test_nobody_else_is_given_archives(fleet: Fleet) -> None:
         ):
             pass
         assert caught.value.response.status_code in (403, 404), path
+
+
+def test_a_host_that_was_removed_is_given_nothing(fleet: Fleet, url: str) -> None:
+    """Protects data from a machine that was a host once: its certificate is valid for a year."""
+    h1 = fleet.hosts["h1"]
+    database = FleetDatabase(url)
+    try:
+        own = authority.identify(database, "stranger")
+    finally:
+        database.close()
+    tls = ssl.create_default_context(cadata=own.authority.decode())
+    with TemporaryDirectory() as place:
+        for name, content in (("crt", own.own.certificate), ("key", own.own.private)):
+            (Path(place) / name).write_bytes(content)
+        tls.load_cert_chain(f"{place}/crt", f"{place}/key")
+    peers = h1.ask("GET", "/v1/hosts/h1").json()["url"]
+    with (
+        pytest.raises(InvalidStatus) as caught,
+        connect(
+            f"wss{peers.removeprefix('https')}/v1/fleet/archives", ssl=tls, server_hostname="h1"
+        ),
+    ):
+        pass
+    assert caught.value.response.status_code == 403
 
 
 class Cut:
@@ -222,9 +259,9 @@ def test_a_transfer_is_resumed(fleet: Fleet, url: str) -> None:
     finally:
         database.close()
         cut.close()
-    told = texts(h2, lab["job"])
-    assert any("it is resumed" in text for text in told), told
+    said = texts(h2, lab["job"])
+    assert any("it is resumed" in text for text in said), said
     assert cut.connections == 2
     assert lab["started"] == "warm"
-    assert _made_here(told) == [], "\n".join(told)
+    assert _made_here(said) == [], "\n".join(said)
     down(h2, "first", "second")

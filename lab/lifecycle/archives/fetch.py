@@ -15,10 +15,11 @@ from lab.lifecycle.archives.import_template import SAVED_ELSEWHERE
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures import template as templates
 from lab.lifecycle.captures.manifests import Damaged
+from lab.lifecycle.captures.template_record import base
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import Order, choose, find, is_there, resolve
-from lab.names import parse_dataset, template_ref
+from lab.names import template_ref
 from lab.requests.images import BuildTemplate
 from lab.requests.request import filled
 from lab.spec import LabSpec
@@ -41,6 +42,8 @@ class Fetch:
     """The keys of the images that its nodes must have."""
     project: str | None = None
     """The project for which it is; None: an administrator's, or the service's."""
+    owner: str = ""
+    """The project whose dataset it is, as the other host has said; empty: it is for all."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,17 @@ class Lacking:
     template: bool
 
 
-def lacking(ctx: Context, spec: LabSpec) -> Lacking:
-    """What would have to be made here before a lab can be cloned; raises as ``resolve`` does."""
+def lacking(ctx: Context, spec: LabSpec, elsewhere: Collection[str] = ()) -> Lacking:
+    """What would have to be made here before a lab can be cloned; raises as ``resolve`` does.
+
+    ``elsewhere``: the keys of images that can be fetched.
+    """
     order = resolve(ctx, spec)
-    choice, _ = choose(ctx, order)
+    choice, _ = choose(ctx, order, elsewhere)
     wanted = {one.key: one for one in (choice, *order.others)}
     absent = tuple(key for key, one in wanted.items() if not is_there(ctx, one))
-    return Lacking(
-        choice.key, tuple(wanted), absent, bool(absent) or _named(ctx, order, choice.key) is None
-    )
+    template = bool(absent) or _named(ctx, order, choice.key) is None
+    return Lacking(choice.key, tuple(wanted), absent, template)
 
 
 def _named(ctx: Context, order: Order, engine: str) -> str | None:
@@ -77,8 +82,7 @@ def give(ctx: Context, asked: Fetch, remote: talk.Remote) -> int:
     Raises NotFound, also for a dataset of another project.
     """
     with _contents(ctx, asked) as contents:
-        _, done, size = converse(ctx, contents, remote)
-    del done
+        _, _, size = converse(ctx, contents, remote)
     return size
 
 
@@ -93,7 +97,8 @@ def _contents(ctx: Context, asked: Fetch) -> Iterator[Contents]:
     else:
         record = images.named(ctx, asked.which)
     _check(asked, record.dataset, record.project)
-    if bool(record.dataset) != (asked.kind == "dataset"):
+    is_data = asked.kind == "dataset"
+    if bool(record.dataset) != is_data or (is_data and record.project != asked.owner):
         raise _not_here(asked)
     with image_contents(ctx, record) as contents:
         yield contents
@@ -128,15 +133,6 @@ def _not_here(asked: Fetch) -> NotFound:
     return NotFound(f"there is no such {asked.kind} here {asked.which}".rstrip())
 
 
-def is_dataset_here(ctx: Context, which: str) -> bool:
-    """Whether a dataset is here: the version that is named, or any."""
-    name, version = parse_dataset(which)
-    return any(
-        record.state == "ready" and not record.removing and version in (0, record.version)
-        for record in images.versions_of(ctx, name)
-    )
-
-
 def unfit(ctx: Context, but: Collection[str] = ()) -> list[TemplateRecord]:
     """The templates whose labs boot, as their RAM was saved by another hypervisor; without ``but``.
 
@@ -150,6 +146,7 @@ def unfit(ctx: Context, but: Collection[str] = ()) -> list[TemplateRecord]:
             continue
         with suppress(Damaged):
             capture = manifests.read(ctx.home.manifest(template_ref(record.key)))
-            if capture.why_cold.startswith(SAVED_ELSEWHERE):
+            now = templates.current(ctx, base(record.key))
+            if capture.why_cold.startswith(SAVED_ELSEWHERE) and now == record.key:
                 found.append(record)
     return found

@@ -40,7 +40,7 @@ def import_archive(
     wrong with the archive, Conflict, NotFound, HostUnfit.
     """
     if speaker:
-        progress = Progress(speaker.retell(ctx.progress.listener))
+        progress = Progress(speaker.retell(ctx.progress.listener), ctx.progress.halt)
         ctx = replace(ctx, progress=progress)
         speaker.say("hello", {"archive": talk.PROTOCOL, "storage": ctx.storage.name})
     reader = FrameReader(source)

@@ -282,7 +282,7 @@ def meant(keys: Collection[str], key: str) -> str:
 def current(ctx: Context, key: str) -> str | None:
     """The ready template of this key: a broken one may be followed by ``<key>.2`` and so on."""
     ready = [r for r in ctx.store.templates.all() if base(r.key) == key and r.state == "ready"]
-    return ready[-1].key if ready else None
+    return max(ready, key=lambda record: record.created_at).key if ready else None
 
 
 def _sound(ctx: Context, name: str, images: Images) -> Capture | None:

@@ -47,7 +47,7 @@ def making(
         text = f"when the new one is ready, {what} is removed: the limit is {most} (max_templates)"
         ctx.progress.note("template", text)
     with ctx.store.transaction():
-        _check_quota(ctx)
+        check_quota(ctx)
         began = time.time()
         record = record_for(ctx, name, order, images, warm=warm, began=began, source=source)
         ctx.store.templates.add(record)
@@ -63,7 +63,7 @@ def _of_project(ctx: Context) -> list[TemplateRecord]:
     return [one for one in records if one.project == ctx.origin.project and one.state != "broken"]
 
 
-def _check_quota(ctx: Context) -> None:
+def check_quota(ctx: Context) -> None:
     """Raise LimitReached if the requesting project uses as many templates as it may have.
 
     Unused ones are removed when the new one is ready (``finish``).
@@ -165,7 +165,8 @@ def vacant(ctx: Context, key: str, *, keep: str = "") -> str:
     """
     name, number = key, 1
     while True:
-        if name != keep and (name == key or not held(ctx.home, "template", name)):
+        ours = name == key and not keep  # its lock is held
+        if name != keep and (ours or not held(ctx.home, "template", name)):
             try:
                 discard(ctx, name)
             except Conflict:

@@ -105,6 +105,8 @@ class Context:
     data: Callable[[int], None] | None = None
     """Called with the bytes of SQL that were read; raises LimitReached if a dataset must not have
     so many. None: no limit."""
+    above: int = 0
+    """New versions of datasets get numbers above it: those that other hosts of a fleet have."""
     warm: float = 900.0
     """Seconds for queries that read a dataset's data into memory."""
     page: Page = _page

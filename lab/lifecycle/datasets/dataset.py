@@ -356,7 +356,8 @@ def _make(
     else:
         opened = _loaded(ctx, name, made, source, accept)
     with opened as filling:
-        version = 1 + max((record.version for record in versions_of(ctx, name)), default=0)
+        there = [record.version for record in versions_of(ctx, name)]
+        version = 1 + max([ctx.above, *there])
         key = dataset_key(filling.recipe, name, version)
         with build_lock(ctx, "image", key):
             began = time.time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Literal
@@ -251,14 +251,16 @@ def recipe_of(blueprint_name: str, engine: str) -> str:
         return engine
 
 
-def choose(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
+def choose(ctx: Context, order: Order, elsewhere: Collection[str] = ()) -> tuple[ImageSpec, str]:
     """The choice of an order that is to be used now, and why, if it is not the first.
+
+    ``elsewhere``: the keys of images that can be fetched.
 
     That is the first whose engine did not fail within the last day (failures.py), and whose image
     exists or whose repository can be reached; else the last of them. Raises InvalidSpec for options
     that its server cannot have, before its image is built.
     """
-    choice, why = _first_usable(ctx, order)
+    choice, why = _first_usable(ctx, order, elsewhere)
     servers = [node for node in order.nodes if node.has_server]
     engines = {
         load(node.recipe, engines=ctx.home.engines).engine
@@ -276,13 +278,13 @@ def _engine_of(ctx: Context, choice: ImageSpec) -> str:
     return choice.recipe.engine if record is None else record.engine
 
 
-def _first_usable(ctx: Context, order: Order) -> tuple[ImageSpec, str]:
+def _first_usable(ctx: Context, order: Order, elsewhere: Collection[str]) -> tuple[ImageSpec, str]:
     passed = remedy = ""
     *preferred, last = order.choices
     engines = order.blueprint.engines
     for choice in preferred:
         failure = _failure_of(ctx, choice)
-        if failure is None and _can_be_had(ctx, choice):
+        if failure is None and (choice.key in elsewhere or _can_be_had(ctx, choice)):
             return choice, passed and f"{passed}: using {engines[choice.name]}{remedy}"
         if not passed and failure is not None:
             passed, remedy = str(failure), f"; {failure.remedy}"

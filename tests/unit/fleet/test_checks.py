@@ -6,6 +6,7 @@ import pytest
 
 from lab.fleet import checks, hosts
 from lab.fleet.database import FleetDatabase
+from lab.fleet.hosts import Facts, Version
 from tests.support.postgres_server import NEEDED, postgres, programs
 
 
@@ -20,6 +21,16 @@ def test_a_database_that_is_fit(url: str, database: FleetDatabase) -> None:
     found = {one.topic: one for one in checks.findings(url)}
     assert found["fleet connections"].level == "warn"
     assert "max_connections" in found["fleet connections"].advice
+
+
+def test_a_dataset_that_differs(url: str, database: FleetDatabase) -> None:
+    """Protects who takes a version for the same on all hosts."""
+    for name, digest in (("h1", "a"), ("h2", "b"), ("h3", "b")):
+        member, _ = hosts.join(database, name, f"home-{name}", "", (), "1")
+        shop, same = (Version(n, 1, "", "mariadb", d) for n, d in (("shop", digest), ("same", "c")))
+        hosts.beat(database, member, Facts(versions=(shop, same)))
+    (found,) = [one for one in checks.findings(url) if one.topic == "fleet datasets"]
+    assert (found.level, found.value) == ("warn", "shop@1 differs between h1 and h2 and h3")
 
 
 @pytest.mark.skipif(programs() is None, reason=NEEDED)

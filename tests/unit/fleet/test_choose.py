@@ -73,21 +73,26 @@ def test_a_host_that_has_the_dataset_is_chosen() -> None:
         assert chosen(has, host("h2"), needs=replace(needs, on="h2")) == "h2"
     with pytest.raises(HostUnfit):
         choose([has, host("h2")], replace(NEEDS, dataset="shop@3"))
+    theirs = host("h2", facts={"versions": (Version("shop", 1, "q", "mariadb"),)})
+    needs = replace(NEEDS, dataset="shop", project="p")
+    assert chosen(has, theirs, needs=needs) == "h1"
+    with pytest.raises(HostUnfit, match="no host"):
+        choose([has, theirs], replace(needs, on="h2"))
 
 
 def test_a_refusal_says_what_each_host_lacks() -> None:
     """Protects whoever would have to look at each host otherwise."""
     hosts = [
-        host("h1", state="draining", facts={"versions": SHOP}, age=20.0),
-        host("h2", age=20.0, facts={"versions": SHOP}),
+        host("h1", state="lost", facts={"versions": SHOP}),
+        host("h2", age=20.0),
         host("h3", facts={"versions": (Version("a", 1, "", "mariadb"),)}),
     ]  # fmt: skip
     with pytest.raises(HostUnfit) as caught:
         choose(hosts, replace(NEEDS, dataset="shop@2"))
     assert caught.value.details == (
-        "h1: is draining",
-        "h2: has not been heard of for 20 s",
-        "h3: has no dataset shop@2, nor has a host that answers",
+        "h1: is lost",
+        "h2: has no dataset shop@2, nor has another host",
+        "h3: has no dataset shop@2, nor has another host",
     )
     with pytest.raises(HostUnfit) as caught:
         choose([host("h1")], Needs(64 * GIB))
