@@ -66,6 +66,10 @@ class Fleet:
         self._sharing = threading.Lock()
         self._making: dict[str, tuple[threading.Lock, int]] = {}
         """The lock of each thing that is fetched, and how many threads have or want it."""
+        self._unknown = frozenset[str]()
+        self._checked = False
+        """Whether the tables were those of this program, at the start or as soon as they could be
+        read."""
         self._reading = threading.Lock()
         self._elsewhere: Mapping[str, Known] = {}
         self._read_at = -math.inf
@@ -76,7 +80,7 @@ class Fleet:
         If the database does not answer, the certificate of the last start is used.
         """
         try:
-            self.database.check()
+            self._check()
             found = authority.identify(self.database, self.name)
         except Unreachable as error:
             if not all(path.exists() for path in self.files):
@@ -88,6 +92,12 @@ class Fleet:
         for path, content in zip(self.files, contents, strict=True):
             with replaced(path) as file:
                 file.write_bytes(content)
+
+    def _check(self) -> None:
+        """Once: a host that runs is not concerned by tables that are upgraded meanwhile."""
+        if not self._checked:
+            self.database.check()
+            self._checked = True
 
     @property
     def files(self) -> tuple[Path, Path, Path]:
@@ -111,7 +121,7 @@ class Fleet:
         """Join, or as soon as the database answers.
 
         ``url``: where this host is reached; ``ca``: of its database servers, PEM. Raises Conflict
-        if the fleet has another host of this name.
+        if the fleet has another host of this name, HostUnfit.
         """
         self._url, self._ca = url, ca
         try:
@@ -120,7 +130,8 @@ class Fleet:
             log.warning("the host joins its fleet later", extra={"error": error.what})
 
     def join(self) -> None:
-        """Become a member, with a new epoch; raises Conflict, Unreachable."""
+        """Become a member, with a new epoch; raises Conflict, HostUnfit, Unreachable."""
+        self._check()
         labels = self._settings.serve.host_labels
         member, was_lost = hosts.join(
             self.database, self.name, self._home(), self._url, labels, version(), self._ca
@@ -302,7 +313,14 @@ class Fleet:
     def share_tokens(self, store: Store) -> None:
         """Have the tokens of this host known to all, and theirs here; raises Unreachable."""
         with self._sharing:
-            for one in tokens.merged(self.database, store.tokens.all()):
+            found = tokens.merged(self.database, store.tokens.all())
+            if new := found.unknown - self._unknown:
+                log.warning(
+                    "tokens of a newer version are not valid on this host until it is upgraded",
+                    extra={"tokens": sorted(new)},
+                )
+            self._unknown = found.unknown
+            for one in found.take:
                 if store.tokens.find(one.id) is None:
                     store.tokens.add(one)
                 else:

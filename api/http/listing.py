@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
@@ -20,12 +20,13 @@ from lab.api.core.observing import READS, Seen
 from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.fleet.known import Known
-from lab.observe.states import ListedState
+from lab.observe.states import NODE_STATES, ListedState
 from lab.requests.request import Request
 from lab.state.records import LabWithNodes
 from lab.values import dataclass
 from lab.views.labs import Lab, LabView
 
+_STATES = frozenset(get_args(ListedState))
 _LATE = 30.0
 """Seconds after which what another host has observed is too old; see ``LabView.observed_at``."""
 
@@ -236,12 +237,21 @@ def _foreign(core: Core, name: str, found: LabWithNodes) -> Item:
 def _elsewhere(name: str, found: Known) -> Item:
     """A lab of another host, as that said it was.
 
-    Of a lost host, or long ago, or in words that this version does not know, its state is unknown.
+    Of a lost host, or long ago, or in words that this version does not know, its state is unknown,
+    as is that of a node.
     """
     try:
         lab, state = msgspec.convert(found.view, Lab), found.state
     except msgspec.ValidationError:
         lab, state = Lab(name, "unknown", "unknown", "", "unknown", ()), "unknown"
+    if state not in _STATES:
+        state = "unknown"
+    if any(node.state not in NODE_STATES for node in lab.nodes):
+        nodes = [
+            node if node.state in NODE_STATES else replace(node, state="unknown")
+            for node in lab.nodes
+        ]
+        lab = replace(lab, nodes=tuple(nodes))
     if found.foreign and state != "lost":
         state = "foreign"
     elif state != "lost" and time.time() - (found.observed_at or 0.0) > _LATE:

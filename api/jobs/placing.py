@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from lab import host
 from lab.api.core.admission import need_of
@@ -19,7 +20,8 @@ from lab.api.jobs import stored
 from lab.api.jobs.jobs import Jobs
 from lab.api.jobs.submit import KeyReused
 from lab.api.telemetry.logs import log
-from lab.errors import Conflict, LabError
+from lab.distribution import version
+from lab.errors import Conflict, InvalidSpec, LabError
 from lab.fleet import placements
 from lab.fleet.choose import Needs
 from lab.fleet.hosts import Facts, Host
@@ -94,8 +96,32 @@ def start(jobs: Jobs, fleet: Fleet, placed: Placement) -> None:
 
 
 def request_of(placed: Placement) -> CreateLab:
-    """What was requested, with the name that the lab was given: a pool's may have another."""
-    named = dict(placed.request)
+    """What was requested, with the name that the lab was given: a pool's may have another.
+
+    Raises InvalidSpec if this version does not know all of it.
+    """
+    unknown = sorted(stored.unknown(placed.request, CreateLab))
+    if placed.kind != "create":
+        unknown = [f"jobs of the kind {placed.kind}"]
+    if unknown:
+        raise InvalidSpec(
+            f"lab {version()}, which runs on the host {placed.host}, does not know all that another"
+            f" version requests of it: {', '.join(unknown)}",
+            hint="upgrade lab there, or request another host: `--host`",
+        )
+    return _read(placed, placed.request)
+
+
+def spec_of(placed: Placement) -> LabSpec:
+    """The lab that an open job is to create, as far as this version knows what was requested."""
+    for request in (placed.request, {**placed.request, "options": {}}):
+        with suppress(LabError):
+            return _read(placed, request).spec
+    return LabSpec("single")
+
+
+def _read(placed: Placement, request: Mapping[str, Any]) -> CreateLab:
+    named = dict(request)
     if not named.get("name"):
         named |= {"name": placed.lab, "any_name": True}
     return stored.read(record_of(placed), named, CreateLab)

@@ -69,6 +69,12 @@ def plain(request: Request) -> dict[str, Any]:
     return {k: v for k, v in kept.items() if v or k not in request.LATER or _is_number(v)}
 
 
+def unknown(given: Mapping[str, Any], kind: type[Request]) -> set[str]:
+    """The fields of a request ``given`` that say something, and that ``kind`` does not have."""
+    known = {one.encode_name for one in msgspec.structs.fields(kind)}
+    return {k for k, v in given.items() if k not in known and (v or _is_number(v))}
+
+
 def _is_number(value: object) -> bool:
     """Whether it is a number: 0 is one that somebody gave, as no default is 0."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -220,7 +220,7 @@ def submit_placed(
         check_number(len(own), core.settings.serve.token_jobs)
         check_kept(core, caller.token, [len(json.dumps(one.request)) for one in own])
         ours = [one for one in unfinished if one.project == caller.token.project]
-        coming = {one.job: (one.lab, placing.request_of(one).spec) for one in ours}
+        coming = {one.job: (one.lab, placing.spec_of(one)) for one in ours}
         check_quota(core, caller.token, request.spec, taken, coming)
 
     placed, host = placing.place(

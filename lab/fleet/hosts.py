@@ -220,7 +220,10 @@ ORDER BY h.name
 
 def host_of(row: Any) -> Host:
     """A row of ``HOSTS``."""
-    facts = msgspec.convert(row.facts, Facts)
+    try:
+        facts = msgspec.convert(row.facts, Facts)
+    except msgspec.ValidationError:  # of another version: nothing is placed on that host from here
+        facts = Facts()
     state: HostState = "lost" if row.lost else "draining" if row.draining else "up"
     return Host(
         row.name, row.epoch, state, row.url, tuple(row.labels), row.version, float(row.age),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -44,6 +44,8 @@ class Placement:
     digest: str
     request: Mapping[str, Any]
     needs: Needs
+    understood: bool = True
+    """Whether this version knows all that is needed; else a newer one is to place it."""
     again: bool = False
     """Whether it is made again elsewhere if its host is lost."""
     host: str = ""
@@ -155,7 +157,9 @@ def place_waiting(
         for row in connection.execute(text(_FAIRLY)).all():
             one = _placement(row)
             try:
-                host = choose(known, one.needs, without=row.beside or (), patient=True)
+                host = None
+                if one.understood:
+                    host = choose(known, one.needs, without=row.beside or (), patient=True)
                 if host is None and row.waited > patience:
                     raise HostUnfit(
                         f"no host of the fleet had room within {patience:.0f} s",
@@ -316,12 +320,23 @@ def _free_name(prefix: str, names: Collection[str]) -> str:
 
 
 def _placement(row: Any) -> Placement:
+    needs, understood = _needs(row.needs)
     return Placement(
         job=row.job, kind=row.kind, lab=row.lab, project=row.project, token=row.token, key=row.key,
-        digest=row.digest, request=row.request, needs=msgspec.convert(row.needs, Needs),
+        digest=row.digest, request=row.request, needs=needs, understood=understood,
         again=row.again, host=row.host or "", state=row.state, error=row.error,
         created_at=_epoch(row.created_at) or 0.0, ended_at=_epoch(row.ended_at),
     )  # fmt: skip
+
+
+def _needs(given: Mapping[str, Any]) -> tuple[Needs, bool]:
+    """What a row says that a lab needs, and whether that is all: a newer version may need more."""
+    try:
+        needs = msgspec.convert(given, Needs)
+    except msgspec.ValidationError:
+        return Needs(0), False
+    known = {one.name for one in fields(Needs)}
+    return needs, not any(value for name, value in given.items() if name not in known)
 
 
 def _epoch(at: datetime | float | None) -> float | None:
