@@ -141,7 +141,8 @@ async def job_answer(
     done: Callable[[JobRecord], Response],
 ) -> Response:
     """202 with the job, or what ``done`` makes of it if it succeeds while ``waiter`` waits."""
-    job = await waiter.ended(core, job.id)
+    if job.state in OPEN:
+        job = await waiter.ended(core, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
         return job_open(job)

@@ -22,6 +22,7 @@ from lab.api.wire.giving import SocketTalk, serve_archive
 from lab.errors import InvalidSpec, NotFound
 from lab.exchange.talk import Remote
 from lab.lifecycle.archives.fetch import Fetch, give
+from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
 from lab.wait import Deadline, until
 
@@ -72,5 +73,9 @@ def _taken(jobs: Jobs, caller: Caller, job: str) -> JobRecord:
     core = jobs.core
     assert core.fleet is not None  # noqa: S101  # for the type checker
     placing.take(jobs, core.fleet)
-    until(lambda: core.store.jobs.find(job) is not None, Deadline.after(_CLAIMED))
+
+    def begun() -> bool:
+        return core.store.jobs.find(job) is not None or caller.job(core, job).state not in OPEN
+
+    until(begun, Deadline.after(_CLAIMED))
     return caller.job(core, job)

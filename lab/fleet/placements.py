@@ -96,8 +96,8 @@ def place(
         placed = replace(wanted, lab=name, host=at, state="placed" if host else "queued")
         values = _values(placed, host) | {"number": seen.number}
         with suppress(Conflict):  # somebody took the name or the key at the same moment
-            if database.run(_PLACE, **values):
-                return placed, host
+            for row in database.run(_PLACE, **values):
+                return replace(placed, created_at=_epoch(row.created_at) or 0.0), host
     raise Unreachable(
         "too many labs are requested of the fleet at the same time", retry_after=PATIENCE
     )
@@ -385,7 +385,7 @@ INSERT INTO lab.placements (job, host, epoch, state, kind, lab, project, token, 
 SELECT :job, CAST(:host AS text), CAST(:epoch AS bigint), :state, :kind, :lab, :project, :token,
     CAST(:key AS text), :digest, :again, CAST(:request AS jsonb), CAST(:needs AS jsonb),
     CASE WHEN CAST(:epoch AS bigint) IS NULL THEN NULL ELSE now() END
-FROM decided RETURNING job
+FROM decided RETURNING created_at
 """
 _FAIRLY = """
 SELECT q.*, EXTRACT(EPOCH FROM now() - q.created_at) AS waited,

@@ -87,6 +87,8 @@ def test_a_key_gives_the_job_of_before(database: FleetDatabase) -> None:
     first = place(database, wanted(key="k"))
     again, host = placements.place(database, wanted(key="k"), "pxc", queue=10)
     assert (again.job, host) == (first.job, None)
+    assert first.created_at == pytest.approx(again.created_at)
+    assert again.created_at > time.time() - 3600
 
 
 def test_what_has_no_room_waits_and_is_placed_fairly(database: FleetDatabase) -> None:
