@@ -1,18 +1,12 @@
-"""Two versions of this program side by side in one fleet: a rolling upgrade.
-
-The newer one is a copy of the program, with what a later version may have: another version number,
-a column more in the fleet's tables, a field more in requests for labs, in views and in facts, and a
-state of labs that the older one does not know.
-"""
+"""Two versions of this program side by side in one fleet: a rolling upgrade."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,15 +18,12 @@ from lab import distribution
 from lab.fleet.database import FleetDatabase, migrate
 from lab.fleet.schema import REVISION
 from lab.wait import Deadline, until
-from tests import ROOT
+from tests.support.newer_version import NEWER, NEXT, Program, newer_version
 from tests.support.postgres_server import NEEDED, Postgres, postgres, programs
 from tests.support.serve_process import Serving, configure, environment, serving
 from tests.support.serve_world import BODY
 
-Program = Sequence[str]
 OLDER: Program = (sys.executable, "-m", "lab")
-NEWER = "99.1"
-NEXT = f"{int(REVISION) + 1:04}"
 CONFIG = """
 [serve]
 database = "{url}"
@@ -41,40 +32,6 @@ fleet_address = "127.0.0.1"
 fleet_port = 0
 sweep = 1.0
 """
-MIGRATION = f'''"""A column more."""
-
-import sqlalchemy as sa
-from alembic import op
-
-revision = "{NEXT}"
-down_revision = "{REVISION}"
-
-
-def upgrade() -> None:
-    for table in ("hosts", "labs", "placements"):
-        op.add_column(table, sa.Column("further", sa.String(), nullable=True), schema="lab")
-'''
-CHANGES = {
-    "lab/distribution.py": ("return metadata.version(NAME)", f'return "{NEWER}"'),
-    "lab/fleet/schema.py": (f'REVISION = "{REVISION}"', f'REVISION = "{NEXT}"'),
-    "lab/fleet/hosts.py": (
-        "    datasets: tuple[str, ...] = ()\n",
-        '    datasets: tuple[str, ...] = ()\n    processor: str = "epyc"\n',
-    ),
-    "lab/requests/labs.py": (
-        '"host", "on_host_lost")\n',
-        '"host", "on_host_lost", "encrypted")\n    encrypted: bool = False\n',
-    ),
-    "lab/views/labs.py": (
-        "    asleep_at: Public[Time | None] = None\n",
-        '    processor: Public[str] = "epyc"\n    asleep_at: Public[Time | None] = None\n',
-    ),
-    "lab/observe/states.py": (
-        '    "ready", "degraded", "not-primary",',
-        '    "hibernating", "ready", "degraded", "not-primary",',
-    ),
-}
-"""What each file of the newer version has in place of something."""
 
 
 @pytest.fixture(scope="module")
@@ -90,20 +47,7 @@ def database() -> Iterator[Postgres]:
 @pytest.fixture(scope="module")
 def newer(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """How the newer version is called."""
-    root = tmp_path_factory.mktemp("newer")
-    left_out = shutil.ignore_patterns("__pycache__", "api", "recipes")
-    shutil.copytree(ROOT / "lab", root / "lab", ignore=left_out)
-    for name, link in (("api", "api"), ("images", "recipes")):
-        shutil.copytree(ROOT / name, root / "lab" / link, ignore=left_out, symlinks=True)
-    for name, (before, after) in CHANGES.items():
-        path = root / name
-        text = path.read_text()
-        assert text.count(before) == 1, name
-        path.write_text(text.replace(before, after))
-    (root / f"lab/fleet/migrations/versions/{NEXT}_next.py").write_text(MIGRATION)
-    program = root / "program.py"
-    program.write_text("import runpy\n\nrunpy.run_module('lab', run_name='__main__')\n")
-    return sys.executable, str(program)
+    return newer_version(tmp_path_factory.mktemp("newer"))
 
 
 class Fleet:
