@@ -15,7 +15,7 @@ import msgspec
 from sqlalchemy import text
 
 from lab.errors import Conflict, NotFound
-from lab.fleet import hosts
+from lab.fleet import hosts, schema
 from lab.fleet.database import Fenced, FleetDatabase
 from lab.fleet.hosts import Member
 from lab.values import dataclass
@@ -123,19 +123,19 @@ def drop_reserved(database: FleetDatabase, member: Member, open_jobs: Collection
 
 def labs(database: FleetDatabase, *, but: str = "") -> list[Known]:
     """All labs that hosts have said they have, by name; ``but``: not those of this host."""
-    query = "SELECT * FROM lab.labs WHERE host <> :but ORDER BY name, host"
+    query = f"{_SELECT} WHERE host <> :but ORDER BY name, host"
     return [_known(row) for row in database.run(query, but=but)]
 
 
 def of_host(database: FleetDatabase, host: str) -> list[Known]:
     """The labs of one host."""
-    query = "SELECT * FROM lab.labs WHERE host = CAST(:host AS text) ORDER BY name"
+    query = f"{_SELECT} WHERE host = CAST(:host AS text) ORDER BY name"
     return [_known(row) for row in database.run(query, host=host)]
 
 
 def holder(database: FleetDatabase, name: str) -> Known | None:
     """The lab that is meant by a name; None if there is none. Raises Unreachable."""
-    rows = database.run("SELECT * FROM lab.labs WHERE name = :name AND holds", name=name)
+    rows = database.run(f"{_SELECT} WHERE name = :name AND holds", name=name)
     return _known(rows[0]) if rows else None
 
 
@@ -164,6 +164,7 @@ def _known(row: Any) -> Known:
     )  # fmt: skip
 
 
+_SELECT = f"SELECT {schema.columns(schema.labs, 'l')} FROM lab.labs l"
 _FORGET = "DELETE FROM lab.labs WHERE host = CAST(:host AS text) AND name = ANY(:gone)"
 _PUBLISH = """
 INSERT INTO lab.labs AS l

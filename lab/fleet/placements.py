@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import Connection, text
 
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError
-from lab.fleet import hosts
+from lab.fleet import hosts, schema
 from lab.fleet.choose import Needs, choose
 from lab.fleet.database import PATIENCE, FleetDatabase, Unreachable
 from lab.fleet.hosts import HOSTS, Host, Member
@@ -180,7 +180,7 @@ def claim(database: FleetDatabase, member: Member) -> list[Placement]:
     rows = database.run(
         f"WITH me AS ({hosts.MINE})"
         " UPDATE lab.placements p SET state = 'claimed', claimed_at = now() FROM me"
-        " WHERE p.host = me.name AND p.state = 'placed' RETURNING p.*",
+        f" WHERE p.host = me.name AND p.state = 'placed' RETURNING {_COLUMNS}",
         name=member.name, epoch=member.epoch,
     )  # fmt: skip
     return sorted((_placement(row) for row in rows), key=lambda one: one.job)
@@ -188,7 +188,7 @@ def claim(database: FleetDatabase, member: Member) -> list[Placement]:
 
 def claimed(database: FleetDatabase, member: Member) -> list[Placement]:
     """The jobs that this host has claimed and not ended; raises Unreachable."""
-    query = "SELECT * FROM lab.placements WHERE host = :name AND state = 'claimed'"
+    query = f"SELECT {_COLUMNS} FROM lab.placements p WHERE host = :name AND state = 'claimed'"
     return [_placement(row) for row in database.run(query, name=member.name)]
 
 
@@ -255,7 +255,7 @@ def prune(database: FleetDatabase, age: float) -> None:
 
 def find(database: FleetDatabase, job: str) -> Placement | None:
     """The placement of a job; raises Unreachable."""
-    rows = database.run("SELECT * FROM lab.placements WHERE job = :job", job=job)
+    rows = database.run(f"SELECT {_COLUMNS} FROM lab.placements p WHERE job = :job", job=job)
     return _placement(rows[0]) if rows else None
 
 
@@ -354,6 +354,7 @@ def _values(one: Placement, host: Host | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+_COLUMNS = schema.columns(schema.placements, "p")
 _PLAIN = """
 (to_jsonb(p) - 'request' - 'created_at' - 'ended_at' || jsonb_build_object(
     'created_at', EXTRACT(EPOCH FROM p.created_at), 'ended_at', EXTRACT(EPOCH FROM p.ended_at),
@@ -387,16 +388,16 @@ SELECT :job, CAST(:host AS text), CAST(:epoch AS bigint), :state, :kind, :lab, :
     CASE WHEN CAST(:epoch AS bigint) IS NULL THEN NULL ELSE now() END
 FROM decided RETURNING created_at
 """
-_FAIRLY = """
-SELECT q.*, EXTRACT(EPOCH FROM now() - q.created_at) AS waited,
-    (SELECT array_agg(o.host) FROM lab.labs o WHERE o.name = q.lab AND NOT o.holds) AS beside
-FROM lab.placements q
+_FAIRLY = f"""
+SELECT {_COLUMNS}, EXTRACT(EPOCH FROM now() - p.created_at) AS waited,
+    (SELECT array_agg(o.host) FROM lab.labs o WHERE o.name = p.lab AND NOT o.holds) AS beside
+FROM lab.placements p
 LEFT JOIN (
     SELECT project, COUNT(*) AS has FROM lab.labs WHERE holds AND host <> '' GROUP BY project
-) l ON l.project = q.project
-WHERE q.state = 'queued'
+) l ON l.project = p.project
+WHERE p.state = 'queued'
 ORDER BY COALESCE(l.has, 0)
-         + ROW_NUMBER() OVER (PARTITION BY q.project ORDER BY q.created_at, q.job), q.created_at
+         + ROW_NUMBER() OVER (PARTITION BY p.project ORDER BY p.created_at, p.job), p.created_at
 LIMIT 100
 """
 _GIVE = """

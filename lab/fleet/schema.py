@@ -141,3 +141,12 @@ authority = Table(
     Column("key", LargeBinary, nullable=False),
     CheckConstraint("id = 1", "one"),
 )
+
+
+def columns(table: Table, alias: str) -> str:
+    """The columns of a table that this version knows, for a statement.
+
+    Never an asterisk: PostgreSQL refuses a statement that a running host has prepared if a newer
+    version has added a column to what it returns.
+    """
+    return ", ".join(f'{alias}."{column.name}"' for column in table.columns)

@@ -72,7 +72,7 @@ class Fleet:
         return self.hosts[name]
 
     def stop(self, name: str) -> None:
-        self.hosts[name].process.send_signal(signal.SIGTERM)
+        self.hosts[name].process.send_signal(signal.SIGTERM)  # nothing, if it was killed
         self.hosts[name].process.wait(30)
         self._held.pop(name).close()
 
@@ -139,8 +139,7 @@ def test_one_host_after_the_other_is_upgraded(fleet: Fleet, database: Postgres) 
         assert refused.returncode == 5, refused.stderr
         assert f"schema {NEXT}, this program knows {REVISION}" in refused.stderr
         assert "upgrade lab on this host" in refused.stderr
-    fleet.stop("h2")
-    h2 = fleet.start("h2", fleet.newer)
+    h2 = _restarted_without_jobs_of_dbos(fleet)
     assert h2.ask("GET", "/v1/labs/before").json()["processor"] == "epyc"
     assert versions(h1) == versions(h2) == {"h1": (older, "up"), "h2": (NEWER, "up")}
     # Each is asked for labs of the other.
@@ -165,6 +164,35 @@ def test_one_host_after_the_other_is_upgraded(fleet: Fleet, database: Postgres) 
         assert not [line for line in host.talk if "Traceback" in line or "traceback" in line]
 
 
+def _restarted_without_jobs_of_dbos(fleet: Fleet) -> Serving:
+    """The newer version on h2, with a DBOS that reads nothing of what the older one's wrote.
+
+    Its tables are in the home, and open jobs in the home's record: they are started again.
+    """
+    h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
+    begun = _requested(h2, "begun")
+    h2.process.kill()
+    fleet.stop("h2")
+    placed = _requested(h1, "placed")
+    for path in Path(fleet.environments["h2"]["LAB_HOME"]).glob("jobs.db*"):
+        path.unlink()
+    found = fleet.start("h2", fleet.newer)
+    for job, lab in ((begun, "begun"), (placed, "placed")):
+        assert until(lambda: _succeeded(found, job), Deadline.after(30)), lab  # noqa: B023
+        assert h1.ask("DELETE", f"/v1/labs/{lab}?wait=60").status_code == 204
+    return found
+
+
+def _requested(host: Serving, name: str) -> str:
+    answer = host.ask("POST", "/v1/labs", {**BODY, "name": name, "host": "h2"})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def _succeeded(host: Serving, job: str) -> bool:
+    return bool(host.ask("GET", f"/v1/jobs/{job}?wait=30").json()["state"] == "succeeded")
+
+
 def _requests_that_only_one_knows(fleet: Fleet, database: Postgres) -> None:
     """A field that the older one does not know is refused by it, and by nobody else."""
     h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
@@ -183,8 +211,8 @@ def _requests_that_only_one_knows(fleet: Fleet, database: Postgres) -> None:
     assert h1.ask("GET", "/v1/labs/secret").status_code == 404
     store = FleetDatabase(database.url)
     try:
-        open_ = store.run("SELECT job FROM lab.placements WHERE state IN ('placed', 'claimed')")
-        assert until(lambda: not open_, Deadline.after(10)), open_
+        query = "SELECT job FROM lab.placements WHERE state IN ('placed', 'claimed')"
+        assert until(lambda: not store.run(query), Deadline.after(15)), store.run(query)
     finally:
         store.close()
 

@@ -16,10 +16,11 @@ from sqlalchemy import create_engine, text
 from lab.api.core.problem import problem
 from lab.api.jobs import placing
 from lab.errors import HostUnfit, InvalidSpec
-from lab.fleet import hosts, placements, tokens
+from lab.fleet import hosts, known, placements, tokens
 from lab.fleet.choose import Needs
 from lab.fleet.database import FleetDatabase, migrate
 from lab.fleet.hosts import Facts, Member
+from lab.fleet.known import Known
 from lab.fleet.placements import Placement
 from lab.state.service import TokenRecord
 from lab.units import GIB
@@ -241,4 +242,50 @@ def test_tables_of_another_version(database: FleetDatabase, revision: str, hint:
     finally:
         with engine.begin() as connection:
             connection.execute(change, {"to": before})
+        engine.dispose()
+
+
+def test_a_column_more_while_a_host_runs(database: FleetDatabase) -> None:
+    """Protects hosts that run from `lab db migrate`: PostgreSQL keeps what they prepared.
+
+    It refuses a prepared statement whose columns have changed, such as one with an asterisk.
+    """
+    facts = replace(ROOM, memory_free=8 * GIB)
+    member = joined(database, "h1", facts)
+
+    def work() -> None:
+        placed = place(database, wanted())
+        assert [one.job for one in placements.claim(database, member)] == [placed.job]
+        view = Known(placed.lab, "p", "ready", placed.job, VIEW, None, 1.0)
+        known.publish(database, member, [view])
+        assert placements.find(database, placed.job)
+        assert placements.claimed(database, member)
+        assert known.labs(database)
+        assert known.of_host(database, "h1")
+        assert known.holder(database, placed.lab)
+        assert hosts.hosts(database)[0].name == "h1"
+        assert placements.not_ours(database, "h1", [placed.job]) == []
+        placements.end(database, member, [placed.job])
+        tokens.merged(database, [])
+        hosts.beat(database, member, facts)
+        waits = place(database, wanted(needs=Needs(ROOM.memory)))
+        assert not waits.host
+        assert placements.place_waiting(database, problem) == []
+        assert placements.cancel(database, waits.job)
+        known.drop_reserved(database, member, [])
+
+    for _ in range(8):  # psycopg prepares what it has executed five times
+        work()
+    tables = ("hosts", "heartbeats", "placements", "labs", "tokens", "decisions")
+    engine = create_engine(database.url)
+    try:
+        with engine.begin() as connection:
+            for name in tables:
+                connection.execute(text(f"ALTER TABLE lab.{name} ADD COLUMN further text"))
+        work()
+        joined(database, "h1", ROOM)
+    finally:
+        with engine.begin() as connection:
+            for name in tables:
+                connection.execute(text(f"ALTER TABLE lab.{name} DROP COLUMN further"))
         engine.dispose()
