@@ -7,14 +7,18 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from sqlalchemy import create_engine, text
 
+from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
 from lab.api.jobs import placing
+from lab.config.servefile import Serve
+from lab.config.settings import Settings
 from lab.errors import HostUnfit, InvalidSpec
 from lab.fleet import hosts, known, placements, tokens
 from lab.fleet.choose import Needs
@@ -22,9 +26,13 @@ from lab.fleet.database import FleetDatabase, migrate
 from lab.fleet.hosts import Facts, Member
 from lab.fleet.known import Known
 from lab.fleet.placements import Placement
+from lab.fleet.schema import REVISION
+from lab.paths import Home
 from lab.state.service import TokenRecord
 from lab.units import GIB
 from lab.views.labs import Lab
+from tests.support.postgres_server import NEEDED, programs
+from tests.support.postgres_server import postgres as pg
 
 FACTS = {
     "memory": 1 << 34, "memory_free": 1 << 33, "cpus": 8, "load": 0.5, "labs": 1, "full": False,
@@ -289,3 +297,32 @@ def test_a_column_more_while_a_host_runs(database: FleetDatabase) -> None:
             for name in tables:
                 connection.execute(text(f"ALTER TABLE lab.{name} DROP COLUMN further"))
         engine.dispose()
+
+
+@pytest.mark.skipif(programs() is None, reason=NEEDED)
+def test_tables_are_checked_as_soon_as_they_can_be_read(tmp_path: Path) -> None:
+    """Protects newer tables from an older program that was started while they could not be read."""
+    with pg() as server:
+        migrate(server.url)
+        serve = Serve(database=server.plain, host_name="h1")
+        settings = Settings(home=Home(tmp_path), owner="tester", serve=serve)
+        first = Fleet(settings)
+        first.open()
+        first.close()
+        server.stop("fast")
+        later = Fleet(settings)
+        later.open()  # by the certificate of before
+        server.start()
+        change = FleetDatabase(server.url)
+        change.run("UPDATE lab.fleet_version SET version_num = '9999'")
+        with pytest.raises(HostUnfit, match="schema 9999, this program knows") as refused:
+            later.announce("https://127.0.0.1:1", "")
+        assert refused.value.hint == "upgrade lab on this host"
+        assert hosts.hosts(change) == []
+        change.run("UPDATE lab.fleet_version SET version_num = :it", it=REVISION)
+        later.announce("https://127.0.0.1:1", "")
+        assert [one.name for one in hosts.hosts(change)] == ["h1"]
+        change.run("UPDATE lab.fleet_version SET version_num = '9999'")
+        later.join()  # it runs already
+        for one in (change, later):
+            one.close()
