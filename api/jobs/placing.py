@@ -27,6 +27,7 @@ from lab.fleet.choose import Needs
 from lab.fleet.hosts import Facts, Host
 from lab.fleet.placements import Placement
 from lab.requests.labs import CreateLab
+from lab.spec import LabSpec
 from lab.state.service import JobRecord, JobState, NewJob
 
 
