@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lab.api.app import create_app
 from lab.api.core.fleet import Fleet
-from lab.api.http.forward import PEER
+from lab.api.http.peers import received
 from lab.api.service import Service
 from lab.api.telemetry.logs import configure, log
 from lab.api.wire.connections import AT_ONCE, Connections, Listening, protocol
@@ -95,8 +95,7 @@ def _for_peers(
     """
 
     async def from_peer(scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})[PEER] = True
-        await app(scope, receive, send)
+        await app(received(scope), receive, send)
 
     serve = service.core.settings.serve
     if not serve.fleet_url and (serve.fleet_address or serve.address) in ("0.0.0.0", "::"):  # noqa: S104  compared only

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from lab.api.core.core import Core
 from lab.api.http.dependencies import core_of
+from lab.api.http.peers import via
 from lab.api.jobs.placing import record_of
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
@@ -66,12 +67,6 @@ class Caller:
         """A lab that the caller may see; raises NotFound, also for labs of other projects."""
         record = core.store.labs.find(name)
         if record is None or record.pool or not self.sees(record.project):
-            other = core.fleet.elsewhere().get(name) if core.fleet is not None else None
-            if other is not None and self.sees(other.project):  # of a page: the API asks that host
-                raise NotFound(
-                    f"the lab {name} is on the host {other.host}",
-                    hint="the page of that host's service shows it, as does `lab status`",
-                )
             raise NotFound(
                 f"there is no lab {name!r}", hint="`lab ls`, or GET /v1/labs, lists the labs"
             )
@@ -82,13 +77,9 @@ class Caller:
         record = core.store.jobs.find(identity)
         if record is None and core.fleet is not None and ids.host_of(identity, ()) is None:
             placed = placements.find(core.fleet.database, identity)
-            began = placed is not None and placed.state in ("claimed", "ended")
-            if placed and began and placed.host != core.fleet.name and self.sees(placed.project):
-                raise NotFound(
-                    f"the job {identity} is of the host {placed.host}",
-                    hint="the page Jobs of that host, or GET /v1/jobs/ID of any, shows it",
-                )
-            record = record_of(placed) if placed and placed.state != "ended" else None
+            ours = placed is not None and placed.host == core.fleet.name
+            begun = ("ended",) if ours else ("claimed", "ended")
+            record = record_of(placed) if placed and placed.state not in begun else None
         if record is None or not self.sees(record.project):
             raise NotFound(
                 f"there is no job {identity!r}",
@@ -158,6 +149,7 @@ def identified(request: HTTPConnection, text: str | None) -> Caller:
                 target=request.scope["path"][:200],
                 status=Unauthorized.http_status,
                 address=address,
+                via=via(request.scope),
             )
         raise
     request.state.caller = caller

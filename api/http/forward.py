@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import httpx
 from starlette.requests import HTTPConnection
@@ -26,28 +26,29 @@ from lab.api.core.fleet import CERTIFIED, Fleet
 from lab.api.core.problem import problem
 from lab.api.core.threads import in_thread
 from lab.api.http.auth import bearer, identified
+from lab.api.http.peers import HEADERS, is_peer, said
 from lab.api.telemetry.current import REQUEST
 from lab.errors import ROOM_RETRY, Forbidden, HostUnfit, LabError, NotFound, Unauthorized
 from lab.fleet import ids, known, placements
 from lab.fleet.hosts import Host
-from lab.names import LAB_NAME_LIMIT
+from lab.names import FLEET_HOST, LAB_NAME_LIMIT
 
-PEER = "peer"
-"""Set in a request's state where another host of the fleet has sent it."""
 _PATHS = re.compile(
     rf"/v1/(?:labs/([a-z][a-z0-9-]{{0,{LAB_NAME_LIMIT - 1}}}(?:@[a-z0-9-]{{1,63}})?)"
     r"|jobs/([0-9a-f-]{1,64}))(?:/.*)?"
 )
+_LISTS = ("/v1/jobs", "/v1/events", "/v1/audit")
+"""Lists that each host has of its own: ``?host=`` names the one that is meant."""
 _BETWEEN_HOSTS = ("/v1/labs/", "/v1/jobs/", "/v1/fleet/")
-"""What one host passes on to another."""
+"""What one host passes on to another, as well as lists."""
 _SAFE = "/:@!$&'()*+,;=-._~"
 """What a path has as it is (RFC 3986, 3.3)."""
 _HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
      b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host", b"content-length",
-     b"x-request-id")
+     b"x-request-id", b"cookie", *HEADERS)
 )  # fmt: skip
-"""Headers of one connection (RFC 9110, 7.6.1), and those that httpx and we set."""
+"""Headers of one connection (RFC 9110, 7.6.1), of one host, and those that httpx and we set."""
 _ID = b"x-request-id"
 """The log of each host has a request by one id."""
 _CONNECT = 3.0
@@ -76,11 +77,15 @@ class Forward:
             return None
         path: str = scope["path"]
         parts = path.split("/")
-        peer = scope.get("state", {}).get(PEER, False)
-        if peer and (not path.startswith(_BETWEEN_HOSTS) or "." in parts or ".." in parts):
+        peer = is_peer(scope)
+        between = path in _LISTS or path.startswith(_BETWEEN_HOSTS)
+        if peer and (not between or "." in parts or ".." in parts):
             raise NotFound("there is no such resource")
         if peer:
             await in_thread(self._check_member, fleet, scope["state"].get(CERTIFIED, ""))
+        if path in _LISTS:
+            at = "" if peer else _host_in(scope["query_string"])
+            return await self._host(fleet, at)
         match = _PATHS.fullmatch(path)
         if match is None or "." in parts or ".." in parts:
             return None
@@ -91,8 +96,11 @@ class Forward:
             return None
         if peer:
             return None
-        at = await in_thread(self._at, fleet, lab, job)
-        return None if at in ("", fleet.name) else await in_thread(self._reached, fleet, at)
+        return await self._host(fleet, await in_thread(self._at, fleet, lab, job))
+
+    async def _host(self, fleet: Fleet, name: str) -> Host | None:
+        """The host of a name; None for none, and for this one. Raises NotFound, HostUnfit."""
+        return None if name in ("", fleet.name) else await in_thread(self._reached, fleet, name)
 
     def _check_member(self, fleet: Fleet, name: str) -> None:
         """Raise Forbidden for a host that was removed: its certificate is valid all the same."""
@@ -181,7 +189,7 @@ class Forward:
         request = self._open().build_request(
             scope["method"],
             httpx.URL(host.url).copy_with(raw_path=_raw_path(scope)),
-            headers=[*_kept(scope["headers"]), (_ID, REQUEST.get().encode())],
+            headers=[*self._headers(scope), (_ID, REQUEST.get().encode())],
             content=body or None,
             extensions={"sni_hostname": host.name},
         )
@@ -192,6 +200,9 @@ class Forward:
         except httpx.HTTPError as error:
             raise _unreachable(host, type(error).__name__) from error
 
+    def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        return _kept(scope["headers"]) + said(scope, self._core.settings.serve.host_name)
+
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Connect a WebSocket with one of the same path at its host, until either ends.
 
@@ -199,7 +210,7 @@ class Forward:
         """
         if self._core.fleet is None:
             return False
-        if scope.get("state", {}).get(PEER):
+        if is_peer(scope):
             try:
                 await self.to(scope)  # names may have its host
             except LabError as error:
@@ -225,7 +236,7 @@ class Forward:
         url = httpx.URL(host.url).copy_with(scheme="wss", raw_path=_raw_path(scope))
         given = [
             (name.decode("latin-1"), value.decode("latin-1"))
-            for name, value in _kept(scope["headers"])
+            for name, value in self._headers(scope)
             if not name.lower().startswith(b"sec-websocket")
         ]
         try:
@@ -297,6 +308,12 @@ class Passed(Response):
                 await self._otherwise(scope, receive, send)
         finally:
             await answer.aclose()
+
+
+def _host_in(query: bytes) -> str:
+    """The host that a query names; empty for none, and for what its route refuses."""
+    found = dict(parse_qsl(query.decode("latin-1"))).get("host", "")
+    return found if re.fullmatch(FLEET_HOST, found) else ""
 
 
 def _post(scope: Scope, path: str) -> Scope:

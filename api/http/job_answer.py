@@ -19,7 +19,7 @@ from lab.api.core.threads import in_thread
 from lab.api.events.eventlog import topic
 from lab.api.events.notifier import Subscription
 from lab.api.http import problems
-from lab.api.http.answers import answer, model
+from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Caller
 from lab.api.http.units import SecondsInQuery
 from lab.errors import LimitReached
@@ -145,22 +145,28 @@ async def job_answer(
         job = await waiter.ended(core, job.id)
     location = {"Location": f"/v1/jobs/{job.id}"}
     if job.state in OPEN:
-        return job_open(job)
+        return job_open(job, core.settings.serve.host_name)
     if job.error is not None:
         return problems.respond(job.error, location, job=job.id)
     return await in_thread(done, job)
 
 
-def job_open(job: JobRecord) -> Response:
-    """A job that has not ended."""
-    return _answer(job, 202, {"Location": f"/v1/jobs/{job.id}"})
+def job_shown(core: Core, job: JobRecord) -> Answer:
+    """A job of this host as the API returns it."""
+    return answer(job, JobView, host_name=core.settings.serve.host_name)
 
 
-def job_done(job: JobRecord) -> Response:
+def job_open(job: JobRecord, host: str = "") -> Response:
+    """A job that has not ended; ``host``: the one of the fleet that has begun it."""
+    return _answer(job, host, 202, {"Location": f"/v1/jobs/{job.id}"})
+
+
+def job_done(core: Core, job: JobRecord) -> Response:
     """The job itself, of a lab that it has changed."""
-    return _answer(job, 200, {"Location": f"/v1/labs/{job.lab}"})
+    host = core.settings.serve.host_name
+    return _answer(job, host, 200, {"Location": f"/v1/labs/{job.lab}"})
 
 
-def _answer(job: JobRecord, status: int, headers: Mapping[str, str]) -> Response:
-    body = answer(job, JobView).model_dump(mode="json")
+def _answer(job: JobRecord, host: str, status: int, headers: Mapping[str, str]) -> Response:
+    body = answer(job, JobView, host_name=host).model_dump(mode="json")
     return JSONResponse(body, status_code=status, headers=dict(headers))

@@ -21,8 +21,9 @@ from lab.api.core.threads import TOKEN, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified, known, note
 from lab.api.http.dependencies import core_of
-from lab.api.http.forward import PEER, Forward
+from lab.api.http.forward import Forward
 from lab.api.http.listing import LabSelection, listed_at_once
+from lab.api.http.peers import is_peer, via
 from lab.api.http.session_path import session_path_of
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.current import REQUEST
@@ -218,7 +219,8 @@ class RequestMiddleware:
         target, project = scope["path"][:200], caller.token.project
         if scope["method"] in _READS and not self._reveals(facts, target, caller):
             return
-        await in_thread(note, self._core.store, target=target, project=project, **facts)
+        more = {"target": target, "project": project, "via": via(scope)}
+        await in_thread(note, self._core.store, **more, **facts)
 
     def _reveals(self, facts: Mapping[str, Any], target: str, caller: Caller) -> bool:
         """Whether an answer has keys or passwords that the token has not read recently."""
@@ -249,7 +251,7 @@ async def _caller(scope: Scope) -> Caller | None:
 def _identified(request: HTTPConnection, text: str | None) -> Caller:
     """As ``identified``; a token that another host of the fleet has sent may be new to this one."""
     core = core_of(request)
-    if core.fleet is not None and request.scope["state"].get(PEER) and text:
+    if core.fleet is not None and is_peer(request.scope) and text:
         try:
             core.known.check(core.store, text)
         except Unauthorized:

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 from fastapi import Depends, Query
 
+from lab.api.core.core import Core
 from lab.api.http import units
 from lab.api.http.bodies import limits
+from lab.errors import NotFound
+from lab.names import FLEET_HOST
 from lab.requests.request import FieldMark, Request, body_fields
 
 R = TypeVar("R", bound=Request)
@@ -26,6 +29,16 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 """How many items a page of a list has, at most."""
 Filter = Annotated[str, Query(max_length=64)]
 """Only the items of a list that are of this; empty: all."""
+
+OfHost = Annotated[
+    str | None,
+    Query(
+        pattern=FLEET_HOST,
+        description="The host of the fleet whose list is meant; default: the one that answers.",
+        examples=["h1"],
+    ),
+]
+"""A list that each host of a fleet has of its own: requests for another's are passed on to it."""
 
 _UNITS = {"seconds": units.SecondsInQuery, "bytes": units.Bytes}
 
@@ -70,3 +83,10 @@ def _parameter(name: str, declared: Any, default: Any) -> inspect.Parameter:
         default=default,
         annotation=Annotated[kind, Query(**said)],
     )
+
+
+def check_own(core: Core, host: str | None) -> None:
+    """Raise NotFound unless a list is of this host: requests for another's were passed on."""
+    if host is not None and host != core.settings.serve.host_name:
+        hint = "`lab host ls` shows them" if core.fleet else "this host belongs to no fleet"
+        raise NotFound(f"the fleet has no host {host}", hint=hint)

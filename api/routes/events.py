@@ -13,7 +13,7 @@ from lab.api.events.eventlog import topic
 from lab.api.http.answers import Answer, Page, page, paged
 from lab.api.http.auth import Caller, Reader
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.queries import Limit
+from lab.api.http.queries import Limit, OfHost, check_own
 from lab.api.http.units import ID_LIMIT
 from lab.api.routes.jobs import Id
 from lab.api.wire import sse
@@ -44,11 +44,13 @@ async def events(
     limit: Limit = 100,
     last: Last = None,
     accept: Accept = "",
+    host: OfHost = None,
 ) -> Page[Answer] | Response:
-    """The steps of all jobs that the caller may see.
+    """The steps of all jobs of a host that the caller may see.
 
     A stream begins with the next event, or with the first one after Last-Event-ID.
     """
+    check_own(core, host)
     if sse.MEDIA_TYPE in accept:
         begin = _number(last, after)
         if begin is None:
@@ -87,7 +89,8 @@ def listed(
     found = core.store.events.after(
         after, owner=topic(job) if job else None, project=caller.project, limit=limit + 1
     )
-    items = [sse.event_answer(record) for record in found[:limit]]
+    own = core.settings.serve.host_name
+    items = [sse.event_answer(record, own) for record in found[:limit]]
     return paged(EventView, items, found[limit - 1].id if len(found) > limit else None)
 
 

@@ -17,7 +17,7 @@ from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.bodies import FromBody
 from lab.api.http.dependencies import CoreOf
-from lab.api.http.queries import Limit
+from lab.api.http.queries import Limit, OfHost, check_own
 from lab.api.http.units import ID_LIMIT
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.nodes import home_ca
@@ -123,8 +123,11 @@ def audit(
     _: Admin,
     after: Annotated[int | None, Query(ge=1, le=ID_LIMIT)] = None,
     limit: Limit = 100,
+    host: OfHost = None,
 ) -> Page[Answer]:
-    """The audit trail, the latest entry first."""
+    """The audit trail of a host, the latest entry first."""
+    check_own(core, host)
     found = core.store.audit.latest(before=after, limit=limit + 1)
-    items = [answer(record, AuditEntry) for record in found[:limit]]
+    own = core.settings.serve.host_name
+    items = [answer(record, AuditEntry, host_name=own) for record in found[:limit]]
     return paged(AuditEntry, items, found[limit - 1].id if len(found) > limit else None)

@@ -1,4 +1,4 @@
-"""The hosts of a fleet: /v1/hosts."""
+"""The hosts of a fleet: /v1/hosts; the jobs that wait for one: /v1/queue."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from fastapi.responses import Response
 from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.threads import Route
-from lab.api.http.answers import Answer, Page, answer, model, page, paged
+from lab.api.http.answers import Answer, Page, answer, many, model, page, paged
 from lab.api.http.auth import Admin, Reader
 from lab.api.http.dependencies import CoreOf
+from lab.api.http.queries import Limit
+from lab.api.jobs import placing
 from lab.errors import NotFound
-from lab.fleet import hosts
+from lab.fleet import hosts, placements
+from lab.names import FLEET_HOST
 from lab.views.fleet import host_view
 from lab.views.host import FleetHost
+from lab.views.jobs import JobView
 
-router = APIRouter(prefix="/v1/hosts", tags=["host"], route_class=Route)
+router = APIRouter(prefix="/v1", tags=["host"], route_class=Route)
 
-Name = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", examples=["h1"])]
+Name = Annotated[str, Path(pattern=FLEET_HOST, examples=["h1"])]
 
 
 def fleet_of(core: Core) -> Fleet:
@@ -33,7 +37,7 @@ def fleet_of(core: Core) -> Fleet:
     return core.fleet
 
 
-@router.get("", operation_id="listHosts", response_model=page(FleetHost))
+@router.get("/hosts", operation_id="listHosts", response_model=page(FleetHost))
 def list_hosts(core: CoreOf, _: Reader) -> Page[Answer]:
     """The hosts of the fleet, by name."""
     now = time.time()
@@ -41,31 +45,41 @@ def list_hosts(core: CoreOf, _: Reader) -> Page[Answer]:
     return paged(FleetHost, [answer(view) for view in views], None)
 
 
-@router.get("/{name}", operation_id="getFleetHost", response_model=model(FleetHost))
+@router.get("/hosts/{name}", operation_id="getFleetHost", response_model=model(FleetHost))
 def show(core: CoreOf, _: Reader, name: Name) -> Answer:
     """A host of the fleet."""
     fleet_of(core).refresh()
     return _one(core, name)
 
 
-@router.post("/{name}/drain", operation_id="drainHost", response_model=model(FleetHost))
+@router.post("/hosts/{name}/drain", operation_id="drainHost", response_model=model(FleetHost))
 def drain(core: CoreOf, _: Admin, name: Name) -> Answer:
     """Place no further labs on a host; those that it has stay."""
     return _drained(core, name, draining=True)
 
 
-@router.post("/{name}/undrain", operation_id="undrainHost", response_model=model(FleetHost))
+@router.post("/hosts/{name}/undrain", operation_id="undrainHost", response_model=model(FleetHost))
 def undrain(core: CoreOf, _: Admin, name: Name) -> Answer:
     """Place labs on a host again."""
     return _drained(core, name, draining=False)
 
 
-@router.delete("/{name}", operation_id="removeHost", status_code=204)
+@router.delete("/hosts/{name}", operation_id="removeHost", status_code=204)
 def remove(core: CoreOf, _: Admin, name: Name) -> Response:
     """Forget a host that is lost, or that has neither labs nor jobs."""
     hosts.remove(fleet_of(core).database, name)
     fleet_of(core).refresh()
     return Response(status_code=204)
+
+
+@router.get("/queue", operation_id="listQueue", response_model=many(JobView))
+def queue(core: CoreOf, caller: Reader, limit: Limit = 100) -> list[Answer]:
+    """The jobs of the fleet that no host has begun, the oldest first.
+
+    `host_name` is the host that each was placed on; empty: none has room for it yet.
+    """
+    found = placements.waiting(fleet_of(core).database, caller.project, limit)
+    return [answer(placing.record_of(one), JobView, host_name=one.host) for one in found]
 
 
 def _drained(core: Core, name: str, *, draining: bool) -> Answer:

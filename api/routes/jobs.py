@@ -11,8 +11,8 @@ from lab.api.core.threads import Route, in_thread
 from lab.api.http.answers import Answer, Page, answer, model, page, paged
 from lab.api.http.auth import Reader, User
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.job_answer import Wait
-from lab.api.http.queries import After, Filter, Limit
+from lab.api.http.job_answer import Wait, job_shown
+from lab.api.http.queries import After, Filter, Limit, OfHost, check_own
 from lab.fleet import placements
 from lab.state.service import JobKind, JobState
 from lab.views.jobs import JobView
@@ -32,8 +32,10 @@ def list_jobs(
     lab: Filter = "",
     after: After = "",
     limit: Limit = 100,
+    host: OfHost = None,
 ) -> Page[Answer]:
-    """Jobs, the newest first."""
+    """Jobs of a host, the newest first."""
+    check_own(core, host)
     states, kinds = [state] if state else [], [kind] if kind else []
     if after:
         caller.job(core, after)
@@ -41,7 +43,7 @@ def list_jobs(
         caller.project, states=states, kinds=kinds, lab=lab, after=after, limit=limit + 1
     )
     more = len(found) > limit
-    items = [answer(record, JobView) for record in found[:limit]]
+    items = [job_shown(core, record) for record in found[:limit]]
     return paged(JobView, items, found[limit - 1].id if more else None)
 
 
@@ -55,8 +57,8 @@ async def get(
     """A job."""
     record = await in_thread(caller.job, core, job)
     if core.fleet is not None and await in_thread(core.store.jobs.find, job) is None:
-        return answer(record, JobView)  # no host has begun it
-    return answer(await wait.ended(core, job), JobView)
+        return answer(record, JobView, host_name="")  # no host has begun it
+    return job_shown(core, await wait.ended(core, job))
 
 
 @router.get("/{job}/report", operation_id="getReport", response_model=model(UpgradeView))
@@ -75,6 +77,6 @@ def cancel(jobs: JobsOf, caller: User, job: Id) -> Answer:
     record = caller.job(core, job)
     if fleet is not None and core.store.jobs.find(job) is None:
         placements.cancel(fleet.database, job)  # no host has begun it
-    else:
-        jobs.cancel(record)
-    return answer(caller.job(jobs.core, job), JobView)
+        return answer(caller.job(core, job), JobView, host_name="")
+    jobs.cancel(record)
+    return job_shown(core, caller.job(core, job))

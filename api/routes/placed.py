@@ -12,8 +12,8 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route, in_thread
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf, JobsOf, core_of
-from lab.api.http.forward import PEER
 from lab.api.http.job_answer import Wait, job_answer
+from lab.api.http.peers import is_peer
 from lab.api.jobs import placing
 from lab.api.jobs.jobs import Jobs
 from lab.api.routes.jobs import Id
@@ -39,7 +39,7 @@ async def take(
     request: Request, core: CoreOf, jobs: JobsOf, caller: User, job: Id, wait: Wait
 ) -> Response:
     """Take up a job that was placed on this host, and answer as its request would be."""
-    if not request.scope.get("state", {}).get(PEER):
+    if not is_peer(request.scope):
         raise NotFound("there is no such resource")
     record = await in_thread(_taken, jobs, caller, job)
     return await job_answer(core, record, wait, partial(created, core, caller))
@@ -48,7 +48,7 @@ async def take(
 @router.websocket("/archives")
 async def give_archive(websocket: WebSocket) -> None:
     """Give another host an image, a dataset or a template: its first message says which."""
-    if not websocket.scope.get("state", {}).get(PEER):
+    if not is_peer(websocket.scope):
         await websocket.send_denial_response(Response(status_code=404))
         return
     await serve_archive(websocket, partial(_given, core_of(websocket)))

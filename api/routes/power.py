@@ -59,7 +59,7 @@ async def promote_node(
     `force`: also if the node that takes them now does not answer; it is powered off.
     """
     job = await in_thread(submit_promote, jobs, caller, name, asked)
-    return await job_answer(jobs.core, job, wait, job_done)
+    return await job_answer(jobs.core, job, wait, partial(job_done, jobs.core))
 
 
 @router.post(
@@ -78,7 +78,7 @@ async def upgrade_lab(
     job fails. What became of each node is the job's report.
     """
     job = await in_thread(submit_upgrade, jobs, caller, name, asked, key)
-    return await job_answer(jobs.core, job, wait, job_done)
+    return await job_answer(jobs.core, job, wait, partial(job_done, jobs.core))
 
 
 @router.post(
@@ -160,7 +160,7 @@ async def _power(
     jobs: Jobs, caller: Caller, name: str, node: str, action: Action, wait: Waiter
 ) -> Response:
     job = await in_thread(submit_power, jobs, caller, name, node, action)
-    return await job_answer(jobs.core, job, wait, job_done)
+    return await job_answer(jobs.core, job, wait, partial(job_done, jobs.core))
 
 
 def submit_power(jobs: Jobs, caller: Caller, name: str, node: str, action: Action) -> JobRecord:

@@ -140,7 +140,7 @@ async def roll_back(
     The nodes of a lab resume from the snapshot's RAM if it has it; a single node boots.
     """
     job = await in_thread(submit_rollback, jobs, caller, name, asked)
-    return await job_answer(core, job, wait, job_done)
+    return await job_answer(core, job, wait, partial(job_done, core))
 
 
 @router.post(
@@ -155,7 +155,7 @@ async def reset(
     Without a standby it takes as long as a rollback.
     """
     job = await in_thread(submit_reset, jobs, caller, name, asked)
-    return await job_answer(core, job, wait, job_done)
+    return await job_answer(core, job, wait, partial(job_done, core))
 
 
 @router.put(
@@ -173,7 +173,7 @@ async def make_standby(
     A lab has one at most. It is used once, within an hour; a reset makes the next one.
     """
     job = await in_thread(submit_standby, jobs, caller, name, asked)
-    return await job_answer(core, job, wait, job_done)
+    return await job_answer(core, job, wait, partial(job_done, core))
 
 
 @router.delete(

@@ -89,7 +89,7 @@ async def _lines(
             found, over = await in_thread(new_events)
             for record in found:
                 last = record.id
-                yield _event(record, named=named)
+                yield _event(record, core.settings.serve.host_name, named=named)
             if over or core.stopping.is_set():
                 return
             if found:
@@ -102,12 +102,13 @@ async def _lines(
                 yield ": alive\n\n"
 
 
-def event_answer(record: EventRecord) -> Answer:
-    """A step of a job as the API returns it."""
-    return answer(record, EventView, job=record.owner.removeprefix("job:"))
+def event_answer(record: EventRecord, host: str) -> Answer:
+    """A step of a job as the API returns it; ``host``: the name of this one in its fleet."""
+    job = record.owner.removeprefix("job:")
+    return answer(record, EventView, job=job, host_name=host)
 
 
-def _event(record: EventRecord, *, named: bool) -> str:
-    data = json.dumps(event_answer(record).model_dump(mode="json"))
+def _event(record: EventRecord, host: str, *, named: bool) -> str:
+    data = json.dumps(event_answer(record, host).model_dump(mode="json"))
     name = f"event: {record.step}\n" if named else ""
     return f"id: {record.id}\n{name}data: {data}\n\n"

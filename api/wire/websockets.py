@@ -19,6 +19,7 @@ from lab.api.http import problems
 from lab.api.http.auth import Caller, bearer, identified
 from lab.api.http.auth import note as audit
 from lab.api.http.dependencies import core_of
+from lab.api.http.peers import via
 from lab.api.telemetry.current import REQUEST
 from lab.api.telemetry.logs import log
 from lab.errors import LabError
@@ -78,5 +79,5 @@ async def _note(core: Core, websocket: WebSocket, action: str, status: int) -> N
     who: dict[str, Any] = {"token": token, "action": action, "status": status, "address": address}
     log.info("tunnel", extra={**who, "path": path})
     if caller is not None:
-        add = partial(audit, core.store, project=caller.token.project, target=path[:200], **who)
-        await in_thread(add)
+        where = {"project": caller.token.project, "target": path[:200], "via": via(websocket.scope)}
+        await in_thread(partial(audit, core.store, **where, **who))

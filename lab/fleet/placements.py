@@ -192,6 +192,17 @@ def claimed(database: FleetDatabase, member: Member) -> list[Placement]:
     return [_placement(row) for row in database.run(query, name=member.name)]
 
 
+def waiting(database: FleetDatabase, project: str | None, limit: int) -> list[Placement]:
+    """The jobs (of a project only) that no host has begun, the oldest first. Raises Unreachable."""
+    rows = database.run(
+        "SELECT * FROM lab.placements WHERE state IN ('queued', 'placed')"
+        " AND COALESCE(project = CAST(:project AS text), true)"
+        " ORDER BY created_at, job LIMIT :limit",
+        project=project, limit=limit,
+    )  # fmt: skip
+    return [_placement(row) for row in rows]
+
+
 def end(database: FleetDatabase, member: Member, jobs: Sequence[str]) -> None:
     """Note that jobs of this host have ended, and free names that no lab has got.
 

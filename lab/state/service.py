@@ -124,3 +124,6 @@ class AuditRecord:
     status: int
     request: str
     address: str
+    """Of the client."""
+    via: str = ""
+    """The host of the fleet that passed the request on; empty: the client sent it to this one."""

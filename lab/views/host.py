@@ -118,6 +118,11 @@ class AuditEntry:
     status: Public[int]
     request: Public[str]
     address: Public[str]
+    """Of the client."""
+    via: Public[str] = ""
+    """The host of the fleet that passed the request on; empty: the client sent it to this one."""
+    host_name: Public[str] = ""
+    """The host of the fleet that answered it, and that ``id`` is of; empty: it belongs to none."""
 
 
 @dataclass(frozen=True)

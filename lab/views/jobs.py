@@ -27,6 +27,8 @@ class JobView:
     started_at: Public[Time | None]
     ended_at: Public[Time | None]
     error: Public[Mapping[str, Any] | None]
+    host_name: Public[str] = ""
+    """The host of the fleet that has it; empty: none has begun it, or there is no fleet."""
 
     @property
     def labs(self) -> list[str]:
@@ -52,3 +54,5 @@ class EventView:
     """begin, end, fail or note"""
     text: Public[str]
     seconds: Public[float]
+    host_name: Public[str] = ""
+    """The host of the fleet that did it, and that ``id`` is of; empty: it belongs to none."""

@@ -16,6 +16,7 @@ import pytest
 from lab.fleet import placements
 from lab.fleet.choose import Needs
 from lab.fleet.database import FleetDatabase, migrate
+from lab.fleet.hosts import Host, drain
 from lab.fleet.placements import Placement
 from lab.wait import Deadline, until
 from tests.support.fleet_process import HOSTS, Fleet, listed, up
@@ -154,6 +155,86 @@ def test_what_is_of_hosts_alone(fleet: Fleet) -> None:
     assert h2.ask("DELETE", "/v1/labs/there?wait=60").status_code == 204
 
 
+def test_lists_of_any_host_are_had_through_any(fleet: Fleet) -> None:
+    """Protects from lists that are another host's than they seem: each item says whose it is."""
+    h1, h2, h3 = (fleet.hosts[name] for name in HOSTS)
+    job = up(h1, "listed", on="h2")["job"]
+    own = h3.ask("GET", "/v1/jobs").json()["items"]
+    assert job not in [one["id"] for one in own]
+    assert {one["host_name"] for one in own} <= {"h3"}
+    found = h3.ask("GET", "/v1/jobs?host=h2&limit=1").json()
+    assert [(one["id"], one["host_name"]) for one in found["items"]] == [(job, "h2")]
+    h3.ask("POST", "/v1/labs/listed/stop?wait=30")
+    pages = [h3.ask("GET", "/v1/jobs?host=h2&limit=1&lab=listed").json()]
+    while pages[-1]["next"]:
+        path = f"/v1/jobs?host=h2&limit=1&lab=listed&after={pages[-1]['next']}"
+        pages.append(h3.ask("GET", path).json())
+    assert [one["items"][0]["kind"] for one in pages] == ["stop", "create"], "cursors are of h2"
+    events = h1.ask("GET", "/v1/events?host=h2&limit=500").json()["items"]
+    assert job in {one["job"] for one in events}
+    assert {one["host_name"] for one in events} == {"h2"}
+    after = f"/v1/events?host=h2&after={events[-1]['id']}"
+    with h1.client.stream(
+        "GET", h1.url + after,
+        headers={"Authorization": f"Bearer {h1.token}", "Accept": "text/event-stream"},
+    ) as stream:  # fmt: skip
+        h2.ask("POST", "/v1/labs/listed/start?wait=30")
+        line = next(one for one in stream.iter_lines() if one.startswith("data: "))
+    assert '"host_name": "h2"' in line
+    for path in ("/v1/jobs", "/v1/events", "/v1/audit"):
+        assert h1.ask("GET", f"{path}?host=h1").status_code == 200
+        assert h1.ask("GET", f"{path}?host=h9").status_code == 404
+        assert h1.ask("GET", f"{path}?host=H1/").status_code == 422
+    assert h3.ask("DELETE", "/v1/labs/listed?wait=60").status_code == 204
+
+
+def test_what_is_passed_on_keeps_its_client(fleet: Fleet) -> None:
+    """Protects the audit trail: a client cannot choose its address, nor hide behind a host."""
+    h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
+    up(h1, "watched", on="h2")
+    forged = {"X-Lab-Address": "192.0.2.1", "X-Lab-Host": "h3", "X-Lab-Token": "abc"}
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.9")) as client:
+        for host in (h1, h2):
+            sent = {"Authorization": f"Bearer {host.token}", **forged}
+            body = {"protected": host is h1}
+            answer = client.patch(host.url + "/v1/labs/watched", json=body, headers=sent)
+            assert answer.status_code == 200, answer.text
+    trail = h1.ask("GET", "/v1/audit?host=h2").json()["items"]
+    found = [one for one in trail if one["action"] == "changeLab"]
+    assert [(one["address"], one["via"], one["host_name"]) for one in found[:2]] == [
+        ("127.0.0.9", "", "h2"), ("127.0.0.9", "h1", "h2")
+    ]  # fmt: skip
+    assert h1.ask("DELETE", "/v1/labs/watched?wait=60").status_code == 204
+
+
+def test_the_queue_is_seen_through_any_host(fleet: Fleet, url: str) -> None:
+    """Protects who waits: what no host has begun is in no host's list of jobs."""
+    h3 = fleet.hosts["h3"]
+    assert h3.ask("GET", "/v1/queue").json() == []
+    database = FleetDatabase(url)
+    try:
+        placed, _ = _place(database, fleet, "waits", "h2")
+        drain(database, "h2", draining=True)
+        # As of one that found no room.
+        database.run("UPDATE lab.placements SET state = 'queued', host = NULL, epoch = NULL"
+                     " WHERE job = :job AND state = 'placed'", job=placed.job)  # fmt: skip
+        database.run("UPDATE lab.labs SET host = '' WHERE job = :job", job=placed.job)
+    finally:
+        database.close()
+    found = h3.ask("GET", "/v1/queue").json()
+    assert [(one["id"], one["lab"], one["host_name"]) for one in found] == [
+        (placed.job, "waits", "")
+    ]
+    body = {"name": "else", "scope": "use", "project": "else"}
+    other = h3.ask("POST", "/v1/tokens", body).json()["text"]
+    assert h3.ask("GET", "/v1/queue", Authorization=f"Bearer {other}").json() == []
+    h3.ask("POST", "/v1/hosts/h2/undrain")
+    assert until(lambda: h3.ask("GET", "/v1/queue").json() == [], Deadline.after(20))
+    done = h3.ask("GET", f"/v1/jobs/{placed.job}?wait=30").json()
+    assert (done["state"], done["host_name"]) == ("succeeded", "h2")
+    assert h3.ask("DELETE", "/v1/labs/waits?wait=60").status_code == 204
+
+
 def _raw(host: Serving, path: str) -> int:
     """The status of a GET, whose path is sent as it is written."""
     connection = HTTPConnection(host.url.removeprefix("http://"), timeout=30)
@@ -172,15 +253,7 @@ def test_what_is_not_signalled_is_found(fleet: Fleet, url: str, state: str) -> N
     """
     database = FleetDatabase(url)
     try:
-        placed, host = placements.place(
-            database,
-            Placement(
-                job=str(uuid.uuid4()), kind="create", lab="silent", project="admin",
-                token=_token(fleet.hosts["h1"]), key=None, digest="d",
-                request={"blueprint": "single", "memory": 768 << 20}, needs=Needs(768 << 20, "h3"),
-            ),
-            "single", queue=1,
-        )  # fmt: skip
+        placed, host = _place(database, fleet, "silent", "h3")
         # As of a host that ended before it recorded the job.
         database.run("UPDATE lab.placements SET state = :s WHERE job = :j", s=state, j=placed.job)
     finally:
@@ -189,14 +262,27 @@ def test_what_is_not_signalled_is_found(fleet: Fleet, url: str, state: str) -> N
     began = time.monotonic()
 
     def begun() -> bool:
-        state = fleet.hosts["h2"].ask("GET", f"/v1/jobs/{placed.job}").json()["state"]
-        return bool(state != "queued")
+        answer = fleet.hosts["h2"].ask("GET", f"/v1/jobs/{placed.job}")
+        assert answer.status_code == 200, answer.text
+        return bool(answer.json()["state"] != "queued")
 
     assert until(begun, Deadline.after(20), most=0.1)
     assert time.monotonic() - began < 6 + 3, "a poll each 5 s, on a busy machine"
     done = fleet.hosts["h1"].ask("GET", f"/v1/jobs/{placed.job}?wait=30").json()
     assert done["state"] == "succeeded", done
     assert fleet.hosts["h1"].ask("DELETE", "/v1/labs/silent?wait=60").status_code == 204
+
+
+def _place(
+    database: FleetDatabase, fleet: Fleet, lab: str, host: str
+) -> tuple[Placement, Host | None]:
+    """Place a lab on a host, which is not notified."""
+    wanted = Placement(
+        job=str(uuid.uuid4()), kind="create", lab=lab, project="admin",
+        token=_token(fleet.hosts["h1"]), key=None, digest="d",
+        request={"blueprint": "single", "memory": 768 << 20}, needs=Needs(768 << 20, host),
+    )  # fmt: skip
+    return placements.place(database, wanted, "single", queue=1)
 
 
 def _token(host: Serving) -> str:
