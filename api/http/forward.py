@@ -27,6 +27,7 @@ from lab.api.core.problem import problem
 from lab.api.core.threads import in_thread
 from lab.api.http.auth import bearer, identified
 from lab.api.http.peers import HEADERS, is_peer, said
+from lab.api.http.session_path import SESSION_PATH
 from lab.api.telemetry.current import REQUEST
 from lab.errors import ROOM_RETRY, Forbidden, HostUnfit, LabError, NotFound, Unauthorized
 from lab.fleet import ids, known, placements
@@ -39,8 +40,13 @@ _PATHS = re.compile(
 )
 _LISTS = ("/v1/jobs", "/v1/events", "/v1/audit")
 """Lists that each host has of its own: ``?host=`` names the one that is meant."""
+_PAGES = re.compile(
+    rf"/(?:labs/([a-z][a-z0-9-]{{0,{LAB_NAME_LIMIT - 1}}})|jobs/([0-9a-f-]{{1,64}}))(?:/.*)?"
+)
+"""Foreign labs, whose names have their host, have no page: its links would lead to another lab."""
+_LIST_PAGE = "/jobs"
 _BETWEEN_HOSTS = ("/v1/labs/", "/v1/jobs/", "/v1/fleet/")
-"""What one host passes on to another, as well as lists."""
+"""What one host passes on to another, as well as lists and pages."""
 _SAFE = "/:@!$&'()*+,;=-._~"
 """What a path has as it is (RFC 3986, 3.3)."""
 _HOP = frozenset(
@@ -78,7 +84,7 @@ class Forward:
         path: str = scope["path"]
         parts = path.split("/")
         peer = is_peer(scope)
-        between = path in _LISTS or path.startswith(_BETWEEN_HOSTS)
+        between = path in _LISTS or path.startswith(_BETWEEN_HOSTS) or _is_page(scope)
         if peer and (not between or "." in parts or ".." in parts):
             raise NotFound("there is no such resource")
         if peer:
@@ -97,6 +103,17 @@ class Forward:
         if peer:
             return None
         return await self._host(fleet, await in_thread(self._at, fleet, lab, job))
+
+    async def page_to(self, scope: Scope) -> Host | None:
+        """As ``to``, of a page for a browser that is signed in here."""
+        fleet, path = self._core.fleet, scope["path"]
+        if fleet is None or is_peer(scope) or not _is_page(scope):
+            return None
+        match = _PAGES.fullmatch(path)
+        if match is None:
+            return await self._host(fleet, _host_in(scope["query_string"]))
+        at = await in_thread(self._at, fleet, match[1] or "", match[2] or "")
+        return await self._host(fleet, at)
 
     async def _host(self, fleet: Fleet, name: str) -> Host | None:
         """The host of a name; None for none, and for this one. Raises NotFound, HostUnfit."""
@@ -157,14 +174,23 @@ class Forward:
 
         return app
 
-    async def answer(self, host: Host, body: bytes, scope: Scope) -> httpx.Response:
+    async def page(self, host: Host, body: bytes, scope: Scope, token: str) -> Response:
+        """The page that ``host`` answers with; ``token``: the id of the session's token.
+
+        A session and its cookie are one host's own; tokens are the fleet's. Raises HostUnfit.
+        """
+        return _Given(await self.answer(host, body, scope, token))
+
+    async def answer(
+        self, host: Host, body: bytes, scope: Scope, token: str = ""
+    ) -> httpx.Response:
         """The head of a host's answer; its body is still to be read. Raises HostUnfit."""
         try:
-            return await self._sent(host, body, scope)
+            return await self._sent(host, body, scope, token)
         except httpx.ConnectError:  # nothing was sent: it may be elsewhere since its last start
             host = await in_thread(self._again, host)
         try:
-            return await self._sent(host, body, scope)
+            return await self._sent(host, body, scope, token)
         except httpx.ConnectError as error:
             raise _unreachable(host, str(error)) from error
 
@@ -184,12 +210,12 @@ class Forward:
             raise _unreachable(host, "it cannot be connected to")
         return now
 
-    async def _sent(self, host: Host, body: bytes, scope: Scope) -> httpx.Response:
+    async def _sent(self, host: Host, body: bytes, scope: Scope, token: str) -> httpx.Response:
         """The head of a host's answer; raises ConnectError, HostUnfit."""
         request = self._open().build_request(
             scope["method"],
             httpx.URL(host.url).copy_with(raw_path=_raw_path(scope)),
-            headers=[*self._headers(scope), (_ID, REQUEST.get().encode())],
+            headers=[*self._headers(scope, token), (_ID, REQUEST.get().encode())],
             content=body or None,
             extensions={"sni_hostname": host.name},
         )
@@ -200,8 +226,8 @@ class Forward:
         except httpx.HTTPError as error:
             raise _unreachable(host, type(error).__name__) from error
 
-    def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        return _kept(scope["headers"]) + said(scope, self._core.settings.serve.host_name)
+    def _headers(self, scope: Scope, token: str = "") -> list[tuple[bytes, bytes]]:
+        return _kept(scope["headers"]) + said(scope, self._core.settings.serve.host_name, token)
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Connect a WebSocket with one of the same path at its host, until either ends.
@@ -285,6 +311,22 @@ class Forward:
         return self._client
 
 
+class _Given(Response):
+    """What another host has answered, as it arrives."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        super().__init__()
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        del scope, receive
+        try:
+            await _pass(self._answer, send)
+        finally:
+            await self._answer.aclose()
+
+
 class Passed(Response):
     """What another host answers to a request of ours; ``otherwise``: if it does not."""
 
@@ -365,8 +407,17 @@ def _kept(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers if name.lower() not in _HOP]
 
 
+def _is_page(scope: Scope) -> bool:
+    """Whether a path is of a session's page that may be another host's."""
+    path: str = scope["path"]
+    plain = not {".", ".."} & set(path.split("/"))
+    found = path == _LIST_PAGE or _PAGES.fullmatch(path) is not None
+    return plain and found and bool(scope["state"].get(SESSION_PATH))
+
+
 def _raw_path(scope: Scope) -> bytes:
-    path = quote(scope["path"], safe=_SAFE).encode()
+    whole = scope.get("state", {}).get(SESSION_PATH, "") + scope["path"]
+    path = quote(whole, safe=_SAFE).encode()
     query: bytes = scope.get("query_string", b"")
     return path + (b"?" + query if query else b"")
 

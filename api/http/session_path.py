@@ -15,6 +15,8 @@ from urllib.parse import quote
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+SESSION_PATH = "session_path"
+"""In a request's state: the path of its session, which the path of the request is without."""
 _WITH_PATH = re.compile(
     r"(/~[A-Za-z0-9_-]{22})(?!/(?:v1|metrics|healthz|readyz|openapi\.json)(?:/|$))(/.*)", re.DOTALL
 )
@@ -28,7 +30,7 @@ def new_session_path() -> str:
 
 def session_path_of(request: HTTPConnection) -> str:
     """The session's path with which that of a request begins; empty if there is none."""
-    return str(getattr(request.state, "session_path", ""))
+    return str(getattr(request.state, SESSION_PATH, ""))
 
 
 class SessionPaths:
@@ -52,7 +54,7 @@ class SessionPaths:
             await send(message)
 
         raw = quote(match[2]).encode()
-        scope["state"]["session_path"] = session_path
+        scope["state"][SESSION_PATH] = session_path
         await self._app({**scope, "path": match[2], "raw_path": raw}, receive, kept)
 
 

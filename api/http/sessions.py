@@ -7,12 +7,15 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.requests import HTTPConnection
 
 from lab.api.http.auth import Caller
 from lab.api.http.dependencies import core_of
+from lab.api.http.peers import SESSION_TOKEN, is_peer
 from lab.api.http.session_path import session_path_of
+from lab.errors import HostUnfit
 from lab.lifecycle.service.token import valid
 from lab.values import dataclass
 
@@ -79,13 +82,24 @@ def cookies(request: HTTPConnection) -> list[str]:
     return [value for name, _, value in pairs if name == COOKIE]
 
 
-def session_caller(request: HTTPConnection) -> Caller | None:
-    """The holder of a request's session, while its token is valid; else None."""
+def _token_of(request: HTTPConnection) -> str | None:
     sessions, path = request.app.state.sessions, session_path_of(request)
     found = (sessions.token_of(path, text) for text in cookies(request))
-    token = next(filter(None, found), None)
-    core = core_of(request)
+    return next(filter(None, found), None)
+
+
+def session_caller(request: HTTPConnection) -> Caller | None:
+    """The holder of a request's session, while its token is valid; else None.
+
+    The session is one of this host, or of that which has passed the request on.
+    """
+    core, passed = core_of(request), is_peer(request.scope)
+    token = request.scope["state"].get(SESSION_TOKEN) if passed else _token_of(request)
     record = core.store.tokens.find(token) if token else None
+    if record is None and token and passed and core.fleet is not None:  # it may be new
+        with suppress(HostUnfit):
+            core.fleet.share_tokens(core.store)
+        record = core.store.tokens.find(token)
     if record is None or not valid(record):
         return None
     core.known.used(record.id)

@@ -29,6 +29,7 @@ from lab.fleet.placements import Placement
 from lab.requests.labs import CreateLab
 from lab.spec import LabSpec
 from lab.state.service import JobRecord, JobState, NewJob
+from lab.storage import Space
 
 
 def place(
@@ -136,6 +137,7 @@ def facts(core: Core) -> Facts:
     if core.settings.hypervisor != "fake":
         free = min(free, host.memory().available - core.settings.memory_floor)
     labs = store.labs.all()
+    space = core.space.get() or Space(0, 0)
     templates = [record for record in store.templates.all() if record.state == "ready"]
     images = {record.key: record for record in store.images.all() if record.state == "ready"}
     named: set[str] = set()
@@ -152,6 +154,8 @@ def facts(core: Core) -> Facts:
         load=os.getloadavg()[0],
         labs=sum(not lab.pool for lab in labs),
         jobs=tuple({*core.admission.admitted(), *(lab.job for lab in labs if lab.job)}),
+        space=space.total,
+        space_free=space.free,
         full=shutil.disk_usage(core.settings.home.root).free < core.settings.space_floor,
         templates=tuple(sorted(named)),
         formed=len(templates),

@@ -12,7 +12,7 @@ from lab.api.core.core import Core
 from lab.api.core.fleet import Fleet
 from lab.api.core.threads import Route
 from lab.api.http.answers import Answer, Page, answer, many, model, page, paged
-from lab.api.http.auth import Admin, Reader
+from lab.api.http.auth import Admin, Caller, Reader
 from lab.api.http.dependencies import CoreOf
 from lab.api.http.queries import Limit
 from lab.api.jobs import placing
@@ -38,30 +38,30 @@ def fleet_of(core: Core) -> Fleet:
 
 
 @router.get("/hosts", operation_id="listHosts", response_model=page(FleetHost))
-def list_hosts(core: CoreOf, _: Reader) -> Page[Answer]:
+def list_hosts(core: CoreOf, caller: Reader) -> Page[Answer]:
     """The hosts of the fleet, by name."""
-    now = time.time()
+    now, admin = time.time(), caller.may("admin")
     views = [host_view(one, now) for one in fleet_of(core).refresh()]
-    return paged(FleetHost, [answer(view) for view in views], None)
+    return paged(FleetHost, [answer(view, admin=admin) for view in views], None)
 
 
 @router.get("/hosts/{name}", operation_id="getFleetHost", response_model=model(FleetHost))
-def show(core: CoreOf, _: Reader, name: Name) -> Answer:
+def show(core: CoreOf, caller: Reader, name: Name) -> Answer:
     """A host of the fleet."""
     fleet_of(core).refresh()
-    return _one(core, name)
+    return _one(core, caller, name)
 
 
 @router.post("/hosts/{name}/drain", operation_id="drainHost", response_model=model(FleetHost))
-def drain(core: CoreOf, _: Admin, name: Name) -> Answer:
+def drain(core: CoreOf, caller: Admin, name: Name) -> Answer:
     """Place no further labs on a host; those that it has stay."""
-    return _drained(core, name, draining=True)
+    return _drained(core, caller, name, draining=True)
 
 
 @router.post("/hosts/{name}/undrain", operation_id="undrainHost", response_model=model(FleetHost))
-def undrain(core: CoreOf, _: Admin, name: Name) -> Answer:
+def undrain(core: CoreOf, caller: Admin, name: Name) -> Answer:
     """Place labs on a host again."""
-    return _drained(core, name, draining=False)
+    return _drained(core, caller, name, draining=False)
 
 
 @router.delete("/hosts/{name}", operation_id="removeHost", status_code=204)
@@ -82,18 +82,18 @@ def queue(core: CoreOf, caller: Reader, limit: Limit = 100) -> list[Answer]:
     return [answer(placing.record_of(one), JobView, host_name=one.host) for one in found]
 
 
-def _drained(core: Core, name: str, *, draining: bool) -> Answer:
+def _drained(core: Core, caller: Caller, name: str, *, draining: bool) -> Answer:
     fleet = fleet_of(core)
     hosts.drain(fleet.database, name, draining=draining)
     fleet.refresh()
     fleet.signal("")
-    return _one(core, name)
+    return _one(core, caller, name)
 
 
-def _one(core: Core, name: str) -> Answer:
+def _one(core: Core, caller: Caller, name: str) -> Answer:
     found = fleet_of(core).host(name)
     if found is None:
         raise NotFound(
             f"the fleet has no host {name}", hint="`lab host ls`, or GET /v1/hosts, lists them"
         )
-    return answer(host_view(found, time.time()))
+    return answer(host_view(found, time.time()), admin=caller.may("admin"))

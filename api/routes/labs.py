@@ -232,7 +232,7 @@ def submit_placed(
 
 
 def submitted(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None) -> str:
-    """Submit the job that creates a lab; its id, or "" if it is not of this host of a fleet.
+    """Submit the job that creates a lab; its id.
 
     Raises as ``submit_create`` and ``submit_placed``.
     """
@@ -240,10 +240,9 @@ def submitted(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None) -> 
     if fleet is None:
         return submit_create(jobs, caller, asked, key).id
     placed = submit_placed(jobs, fleet, caller, asked, key)
-    if placed.host != fleet.name:
-        return ""
-    with suppress(HostUnfit):  # the job is placed
-        placing.take(jobs, fleet)
+    if placed.host == fleet.name:
+        with suppress(HostUnfit):  # the job is placed
+            placing.take(jobs, fleet)
     return placed.job
 
 

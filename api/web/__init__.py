@@ -8,6 +8,7 @@
     snapshots  of a lab: take, roll back, remove
     catalog    images and templates
     datasets   data for labs
+    hosts      the hosts of a fleet
     jobs       jobs, and the stream that updates pages
       request  the caller by session, the origin of forms, errors as pages
       forms    fields of forms, as the API's models
@@ -25,7 +26,7 @@ from fastapi import FastAPI
 
 from lab.api.http.session_path import SessionPaths
 from lab.api.http.sessions import Sessions
-from lab.api.web import catalog, datasets, jobs, labs, login, nodes, snapshots
+from lab.api.web import catalog, datasets, hosts, jobs, labs, login, nodes, snapshots
 
 ROUTERS = (
     login.router,
@@ -35,6 +36,7 @@ ROUTERS = (
     jobs.router,
     catalog.router,
     datasets.router,
+    hosts.router,
 )
 
 

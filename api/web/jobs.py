@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from lab.api.http.dependencies import CoreOf, JobsOf
-from lab.api.http.queries import After, Filter
+from lab.api.http.queries import After, Filter, OfHost
 from lab.api.http.sessions import session_caller
 from lab.api.routes import jobs as routes
 from lab.api.routes.jobs import Id
@@ -32,18 +32,22 @@ def list_page(
     kind: JobKind | Literal[""] = "",
     lab: Filter = "",
     after: After = "",
+    host: OfHost = None,
 ) -> Response:
-    """Jobs, the newest first; those of a state, kind or lab only."""
+    """Jobs of a host, the newest first; those of a state, kind or lab only."""
     found = routes.list_jobs(
-        core, caller, state=state or None, kind=kind or None, lab=lab, after=after, limit=_AT_ONCE
-    )
-    typed = {name: text for name, text in (("state", state), ("kind", kind), ("lab", lab)) if text}
+        core, caller, state=state or None, kind=kind or None, lab=lab, after=after,
+        limit=_AT_ONCE, host=host,
+    )  # fmt: skip
+    asked = {"state": state, "kind": kind, "lab": lab, "host": host}
+    typed = {name: text for name, text in asked.items() if text}
     return pages.page(
         request,
         "jobs.html",
         jobs=found.items,
         owners={one.name: one.owner for one in core.store.labs.all() if caller.sees(one.project)},
         typed=typed,
+        hosts=sorted(core.fleet.names) if core.fleet else [],
         states=get_args(JobState),
         kinds=sorted(get_args(JobKind)),
         after=after,

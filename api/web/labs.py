@@ -66,8 +66,7 @@ def create(
 
     def act() -> str:
         asked, key = forms.lab_request(fields), forms.key_of(fields)
-        job = labs.submitted(jobs, caller, asked, key)
-        return f"/jobs/{job}" if job else "/"
+        return f"/jobs/{labs.submitted(jobs, caller, asked, key)}"
 
     return pages.done(act, partial(_list, request, core, caller, typed=fields))
 

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lab.api.core.problem import problem
+from lab.api.http.dependencies import core_of
 from lab.api.http.problems import headers_of
 from lab.api.http.session_path import session_path_of
 from lab.errors import LabError, NotFound
@@ -92,8 +93,10 @@ def page(
     caller = getattr(request.state, "caller", None)
     query = f"?{request.url.query}" if request.url.query else ""
     data.setdefault("at", request.url.path + query)
+    fleet = core_of(request).fleet
     text = _TEMPLATES.get_template(template).render(
         base=session_path_of(request),
+        host_name="" if fleet is None else fleet.name,
         caller=caller,
         may=caller is not None and caller.may("use"),
         admin=caller is not None and caller.may("admin"),

@@ -12,9 +12,11 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from lab.api.core.problem import internal, problem
-from lab.api.core.threads import Route
+from lab.api.core.threads import Route, in_thread
 from lab.api.http import problems
 from lab.api.http.auth import Caller
+from lab.api.http.dependencies import core_of
+from lab.api.http.peers import is_peer
 from lab.api.http.sessions import session_caller
 from lab.api.telemetry.logs import log
 from lab.api.web import pages
@@ -22,6 +24,7 @@ from lab.errors import Forbidden, InvalidSpec, LabError, NotFound, Unauthorized
 from lab.state.service import Scope
 
 _FIELDS = 50
+_READS = ("GET", "HEAD")
 
 
 class NotSignedIn(Unauthorized):
@@ -58,7 +61,7 @@ class SessionCaller:
 
     def __call__(self, request: Request) -> Caller:
         """Check the request; see the class."""
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in _READS and not is_peer(request.scope):
             same_origin(request)
         caller = session_caller(request)
         if caller is None:
@@ -79,7 +82,8 @@ class PageRoute(Route):
 
         async def handler(request: Request) -> Response:
             try:
-                return await handle(request)
+                passed = await _elsewhere(request)
+                return await handle(request) if passed is None else passed
             except NotSignedIn as error:
                 if request.method != "GET":
                     return pages.error_page(request, problem(error))
@@ -97,6 +101,23 @@ class PageRoute(Route):
                 return pages.error_page(request, internal())
 
         return handler
+
+
+async def _elsewhere(request: Request) -> Response | None:
+    """The page of another host of the fleet; None: it is of this one, or refused by it.
+
+    Raises Forbidden for forms from other origins, NotFound, HostUnfit.
+    """
+    core, forward = core_of(request), request.app.state.forward
+    caller = await in_thread(session_caller, request) if core.fleet is not None else None
+    host = None if caller is None else await forward.page_to(request.scope)
+    if caller is None or host is None:
+        return None
+    if request.method not in _READS:
+        same_origin(request)
+    request.state.caller = caller
+    found: Response = await forward.page(host, await request.body(), request.scope, caller.token.id)
+    return found
 
 
 def to_sign_in(request: Request) -> Response:

@@ -44,6 +44,27 @@ def template_of(
     return "/".join((blueprint, recipe, str(nodes), *map(str, size), profile, dataset, options))
 
 
+@dataclass(frozen=True)
+class TemplateName:
+    """What ``template_of`` was given."""
+
+    blueprint: str
+    engine: str
+    nodes: int
+    memory: int
+    dataset: str
+    options: str
+
+
+def template_name(text: str) -> TemplateName | None:
+    """The reverse of ``template_of``; None for a name that another version gave."""
+    parts = text.split("/", 8)
+    if len(parts) < 9 or not all(one.isdecimal() for one in parts[2:6]):
+        return None
+    blueprint, engine, nodes, memory, _, _, _, dataset, options = parts
+    return TemplateName(blueprint, engine, int(nodes), int(memory), dataset, options)
+
+
 def choose(
     hosts: Sequence[Host], needs: Needs, *, without: Collection[str] = (), patient: bool = False
 ) -> Host | None:

@@ -53,6 +53,9 @@ class Facts:
     load: float = 0.0
     """Of its processors, over a minute."""
     labs: int = 0
+    space: int = 0
+    """Of the storage; 0: not known."""
+    space_free: int = 0
     full: bool = False
     """Whether it has no disk space for further labs."""
     jobs: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from lab.host.finding import Finding as Finding  # noqa: PLC0414  # it is a view too
-from lab.marks import Public, Time, public
+from lab.marks import ForAdmins, Public, Time, public
 from lab.values import dataclass
 
 FleetHostState = Literal["up", "late", "draining", "lost"]
@@ -144,8 +144,20 @@ class FleetHost:
     waiting: Public[int]
     """Jobs that were placed on it and have not ended."""
     templates: Public[int]
-    datasets: Public[tuple[str, ...]]
     version: Public[str]
     """Of its program."""
     url: Public[str]
     """At which other hosts reach it."""
+    disk: Public[Capacity | None] = None
+    """Of its storage; null: not known."""
+    datasets: ForAdmins[tuple[str, ...] | None] = None
+    """Of all projects; null: shown to administrators only."""
+
+
+@dataclass(frozen=True)
+class CaptureRow:
+    """A template or a dataset, and the hosts of a fleet that have it."""
+
+    kind: Literal["template", "dataset"]
+    what: str
+    hosts: frozenset[str]

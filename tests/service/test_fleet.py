@@ -20,6 +20,7 @@ from lab.fleet.hosts import Host, drain
 from lab.fleet.placements import Placement
 from lab.wait import Deadline, until
 from tests.support.fleet_process import HOSTS, Fleet, listed, up
+from tests.support.page_visit import OURS, place_of, visit_at
 from tests.support.postgres_server import NEEDED, Postgres, postgres, programs, standby_of
 from tests.support.serve_process import Serving
 from tests.support.serve_world import BODY
@@ -123,6 +124,11 @@ def test_a_host_is_killed(fleet: Fleet) -> None:
     answer = h1.ask("GET", "/v1/labs/stays")
     assert answer.status_code == 503
     assert answer.headers["retry-after"]
+    with visit_at(h1.url, h1.token) as client:
+        page = client.get("/labs/stays")
+    assert (page.status_code, page.headers["retry-after"] != "") == (503, True)
+    assert "the host h2 does not answer" in page.text
+    assert page.headers["content-type"].startswith("text/html")
     began = time.monotonic()
     fleet.start("h2")
 
@@ -233,6 +239,108 @@ def test_the_queue_is_seen_through_any_host(fleet: Fleet, url: str) -> None:
     done = h3.ask("GET", f"/v1/jobs/{placed.job}?wait=30").json()
     assert (done["state"], done["host_name"]) == ("succeeded", "h2")
     assert h3.ask("DELETE", "/v1/labs/waits?wait=60").status_code == 204
+
+
+def test_pages_of_other_hosts_are_passed_on(fleet: Fleet) -> None:
+    """Protects who looks at labs: those of all hosts have their page at each, with its buttons."""
+    h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
+    made = up(h1, "paged", on="h2")
+    assert until(lambda: "paged" in listed(h1), Deadline.after(10))
+    secret = made["connection"]["password"]
+    with visit_at(h1.url, h1.token) as client:
+        listing = client.get("/").text
+        assert "<span>on h2</span>" in listing
+        assert f'href="{place_of(client)}/labs/paged"' in listing
+        page = client.get("/labs/paged").text
+        assert "<dt>Host</dt><dd>h2</dd>" in page
+        assert secret in page
+        assert client.get("/labs/paged/nodes/n1/logs").status_code == 200
+        stopped = client.post("/labs/paged/power/stop")
+        assert stopped.status_code == 303, stopped.text
+        assert stopped.headers["location"] == "/labs/paged"
+        (stop,) = h1.ask("GET", "/v1/jobs?host=h2&lab=paged&kind=stop").json()["items"]
+        job = f"/jobs/{stop['id']}"
+        assert h1.ask("GET", f"/v1{job}?wait=30").json()["state"] == "succeeded"
+        shown = client.get(job)
+        assert (shown.status_code, "stop paged" in shown.text) == (200, True)
+        jobs = client.get("/jobs?host=h2").text
+        assert "<h1>Jobs of h2</h1>" in jobs
+        assert job in jobs
+        assert job not in client.get("/jobs").text
+        forged = client.post("/labs/paged/delete", headers={"Sec-Fetch-Site": "cross-site"})
+        assert forged.status_code == 403
+        form = {"name": "typed", "blueprint": "galera", "nodes": "1", "memory": "384M"}
+        created = client.post("/labs", data={**form, "key": "one"}).headers["location"]
+        done = h1.ask("GET", f"/v1{created}?wait=30").json()
+        assert done["state"] == "succeeded"
+        assert "create typed" in client.get(created).text, f"on {done['host_name']}"
+        assert client.post("/labs/typed/delete").status_code == 303
+    trail = h1.ask("GET", "/v1/audit?host=h2").json()["items"]
+    (entry,) = [one for one in trail if one["action"] == "powerLab"]
+    assert (entry["via"], entry["target"]) == ("h1", "/labs/paged/power/stop")
+    assert until(lambda: "typed" not in listed(h1), Deadline.after(20))
+    assert h2.ask("DELETE", "/v1/labs/paged?wait=60").status_code == 204
+
+
+def test_pages_are_passed_on_for_those_who_may_see_them(fleet: Fleet) -> None:
+    """Protects labs of other hosts: scopes and projects hold there, only hosts vouch."""
+    h1, h2 = fleet.hosts["h1"], fleet.hosts["h2"]
+    made = up(h1, "closed", on="h2")
+    tokens = {
+        scope: h1.ask("POST", "/v1/tokens", {"name": f"to-{scope}", "scope": scope,
+                                             "project": project}).json()
+        for scope, project in (("read", "admin"), ("use", "else"))
+    }  # fmt: skip
+    with visit_at(h1.url, tokens["read"]["text"]) as client:
+        page = client.get("/labs/closed")
+        assert page.status_code == 200, page.text
+        assert made["connection"]["password"] not in page.text
+        assert client.post("/labs/closed/power/stop").status_code == 403
+        assert client.post("/hosts/h2/drain").status_code == 403
+        h1.ask("DELETE", f"/v1/tokens/{tokens['read']['token']['id']}")
+        assert client.get("/labs/closed").status_code == 303, "revoked: to the sign-in"
+    with visit_at(h1.url, tokens["use"]["text"]) as client:
+        assert client.get("/labs/closed").status_code == 404
+        assert client.post("/labs/closed/delete").status_code == 404
+    # What a host says of a session is not believed of others.
+    forged = {"X-Lab-Token": _token(h2), "X-Lab-Host": "h1", **OURS}
+    path = f"/~{'x' * 22}/labs/closed"
+    assert h2.client.get(h2.url + path, headers=forged).status_code == 303
+    assert h2.client.post(f"{h2.url}{path}/delete", headers=forged).status_code == 401
+    assert h1.client.get(h1.url + path, headers=forged).status_code == 303
+    assert h2.ask("DELETE", "/v1/labs/closed?wait=60").status_code == 204
+
+
+def test_the_page_of_hosts(fleet: Fleet) -> None:
+    """Protects who keeps a fleet: what each host has, at a look, and to drain it."""
+    h1 = fleet.hosts["h1"]
+    up(h1, "mapped", on="h2")
+    assert until(lambda: h1.ask("GET", "/v1/hosts/h2").json()["templates"] > 0, Deadline.after(20))
+    reader = h1.ask("POST", "/v1/tokens", {"name": "looks", "scope": "read", "project": "ci"})
+    with visit_at(h1.url, reader.json()["text"]) as client:
+        page = client.get("/hosts").text
+        assert "/drain" not in page
+        assert h1.ask("GET", "/v1/hosts/h2").json()["datasets"] == []
+        own = {"Authorization": f"Bearer {reader.json()['text']}"}
+        assert h1.ask("GET", "/v1/hosts/h2", **own).json()["datasets"] is None
+    with visit_at(h1.url, h1.token) as client:
+        assert f'href="{place_of(client)}/hosts"' in client.get("/").text
+        page = client.get("/hosts").text
+        for name, label in zip(HOSTS, ("l0", "l1", "l2"), strict=True):
+            card = page.split(f'id="host-{name}"')[1].split("</article>")[0]
+            assert f"labels: {label}" in card
+            for what in ("Memory for labs", "Disk", "Load"):
+                assert f'aria-label="{what} of {name}"' in card
+            assert ">up<" in card
+        assert "No job waits for a host." in page
+        row = page.split("galera, 2 nodes of 384M")[1].split("</tr>")[0]
+        assert row.split("<td>")[2].startswith("yes"), row
+        assert client.post("/hosts/h2/drain").headers["location"] == "/hosts"
+        assert ">draining<" in client.get("/hosts").text
+        assert client.post("/hosts/h2/undrain").status_code == 303
+        assert ">draining<" not in client.get("/hosts").text
+        assert client.post("/hosts/h9/drain").status_code == 404
+    assert h1.ask("DELETE", "/v1/labs/mapped?wait=60").status_code == 204
 
 
 def _raw(host: Serving, path: str) -> int:

@@ -95,6 +95,7 @@ def test_a_token_that_may_look_can_only_look(here: Site, theirs: dict[str, str])
             if scope_of(route) and route.operation_id != "live":  # a stream, which does not end
                 answer = client.request(method, route.path.format(**theirs), headers=OURS)
                 wanted = 200 if scope_of(route) == "read" else 403
+                wanted = 404 if route.path == "/hosts" else wanted  # without a fleet
                 assert answer.status_code == wanted, route.path
         for path in ("/", "/labs/theirs"):
             page = client.get(path).text
@@ -131,7 +132,8 @@ def test_projects_do_not_see_each_other(here: Site, theirs: dict[str, str]) -> N
     checked = 0
     with visit(here, here.token("curious", project="mine")) as client:
         for method, route in routes():
-            if scope_of(route) and {"{name}", "{job}"} & set(route.path.split("/")):
+            named = {"{name}", "{job}"} & set(route.path.split("/"))
+            if scope_of(route) in ("read", "use") and named:
                 answer = client.request(
                     method, route.path.format(**theirs), headers=OURS, data={"ttl": "1h"}
                 )

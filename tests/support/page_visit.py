@@ -19,8 +19,15 @@ OURS = {"Sec-Fetch-Site": "same-origin"}
 @contextmanager
 def visit(here: Site, token: str = "") -> Iterator[Client]:
     """A browser without a window, signed in; its redirects are given without the place."""
-    with Client(base_url=here.client.base_url, headers=OURS, timeout=30.0) as client:
-        answer = client.post("/sign-in", data={"token": token or here.admin})
+    with visit_at(str(here.client.base_url), token or here.admin) as client:
+        yield client
+
+
+@contextmanager
+def visit_at(url: str, token: str) -> Iterator[Client]:
+    """As ``visit``, of a service at a URL."""
+    with Client(base_url=url, headers=OURS, timeout=30.0) as client:
+        answer = client.post("/sign-in", data={"token": token})
         assert answer.status_code == 303, answer.text
         place = answer.headers["location"].removesuffix("/")
         assert PLACE.fullmatch(place)

@@ -2,9 +2,9 @@
 // live parts is replaced. Without this script the page works as well; reloading shows what is new.
 "use strict";
 
-const REFRESH_EVERY = 10000; // labs of commands make no events here
 const GATHER = 150; // events come in bursts
 const main = document.getElementById("main");
+const refreshEvery = Number(main.dataset.every); // labs of commands, and of other hosts, make no events here
 const shown = new WeakMap(); // live part -> its content as the service sent it
 let stream = null;
 let gathering = null;
@@ -153,5 +153,5 @@ setInterval(() => {
   if (document.hidden) return;
   listen();
   refresh();
-}, REFRESH_EVERY);
+}, refreshEvery);
 listen();

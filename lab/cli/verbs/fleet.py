@@ -164,12 +164,24 @@ def _one(found: FleetHost, now: float) -> str:
         "host": f"{found.name} ({found.state})",
         "heard": f"{format_duration(max(0.0, now - found.heard_at))} ago",
         "memory": f"{format_size(found.memory.used)} of {format_size(found.memory.total)} for labs",
+        "disk": _space(found) or "not known",
         "load": f"{found.load:.1f} of {found.processors} processors",
         "labs": f"{found.labs}, and {found.waiting} jobs wait or run",
         "labels": ", ".join(found.labels) or "-",
         "templates": str(found.templates),
-        "datasets": ", ".join(found.datasets) or "-",
+        "datasets": _datasets(found),
         "url": found.url,
         "version": found.version,
     }
     return "\n".join(f"{name:<10}{value}" for name, value in lines.items())
+
+
+def _space(found: FleetHost) -> str:
+    disk = found.disk
+    return f"{format_size(disk.used)} of {format_size(disk.total)}" if disk else ""
+
+
+def _datasets(found: FleetHost) -> str:
+    if found.datasets is None:
+        return "shown to administrators"
+    return ", ".join(found.datasets) or "-"

@@ -1,0 +1,61 @@
+"""Hosts as they are shown: their states, and which has what labs are cloned from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.fleet.choose import TemplateName, template_name, template_of
+from lab.fleet.hosts import LATE, Facts, Host
+from lab.views.fleet import capture_rows, host_view
+
+HOST = Host("h1", 1, "up", "https://h1:7443", ("nvme",), "1", 1.0, Facts())
+MEMORY = 768 << 20
+
+
+def _with(name: str, *templates: str, datasets: tuple[str, ...] = ()) -> Host:
+    return replace(HOST, name=name, facts=Facts(templates=templates, datasets=datasets))
+
+
+def test_a_host_is_shown_as_it_was_heard_of() -> None:
+    """Protects from values that nobody has measured: they are shown as not known."""
+    assert host_view(HOST, 100.0).disk is None
+    assert (host_view(HOST, 100.0).state, host_view(HOST, 100.0).heard_at) == ("up", 99.0)
+    late = replace(HOST, age=LATE + 1, facts=Facts(space=100, space_free=30))
+    shown = host_view(late, 100.0)
+    assert (shown.state, shown.disk and shown.disk.used) == ("late", 70)
+    assert host_view(replace(late, state="lost"), 100.0).state == "lost"
+
+
+def test_the_name_of_a_template_is_read_back() -> None:
+    """Protects the map of captures: options may have any characters."""
+    given = ("pxc", "percona:8.0", 3, MEMORY, "crm@2", "init=SELECT 1/2,set=a/b")
+    assert template_name(template_of(*given)) == TemplateName(*given)
+    for other in ("", "pxc", "pxc/mariadb/three/1/x/y", "pxc/mariadb/3//x/y"):
+        assert template_name(other) is None
+
+
+def test_the_map_of_captures() -> None:
+    """Protects who looks for where a lab starts fast: one row for a template, of all hosts."""
+    plain = template_of("pxc", "", 3, MEMORY, "", "")
+    named = template_of("pxc", "mariadb:10.11", 3, MEMORY, "", "")
+    rows = capture_rows(
+        [_with("h1", plain), _with("h2", plain, named), _with("h3", plain, "newer")], data=True
+    )
+    assert [(row.kind, row.what, sorted(row.hosts)) for row in rows] == [
+        ("template", "pxc, 3 nodes of 768M", ["h1", "h3"]),
+        ("template", "pxc, mariadb:10.11, 3 nodes of 768M", ["h2"]),
+    ]
+
+
+def test_the_map_of_captures_has_no_data_of_projects() -> None:
+    """Protects projects: names of datasets are for administrators, contents of options for none."""
+    secret = template_of("single", "mariadb:10.11", 1, MEMORY, "", "init=CREATE USER x")
+    hosts = [_with("h1", secret, template_of("pxc", "", 3, MEMORY, "crm@1", ""), datasets=("crm",))]
+    public = capture_rows(hosts, data=False)
+    assert len(public) == 1
+    assert public[0].what.startswith("single, mariadb:10.11, 1 node of 768M, options ")
+    every = capture_rows(hosts, data=True)
+    assert [row.what for row in every if "crm" in row.what] == [
+        "pxc, 3 nodes of 768M, dataset crm@1", "crm"
+    ]  # fmt: skip
+    assert not [row for row in every if "CREATE" in row.what]
