@@ -102,7 +102,10 @@ class Membership:
             for name in placements.lose(fleet.database, problem):
                 log.error("a host is lost: its heartbeat stopped", extra={"host": name})
                 fleet.signal("")
-        fleet.refresh()
+        if self._core.settings.serve.metrics:
+            fleet.measure()
+        else:
+            fleet.refresh()
 
     def _return(self) -> None:
         """Publish all labs as foreign, and give up the jobs that are not this host's any more."""

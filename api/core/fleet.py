@@ -7,20 +7,26 @@ import ssl
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from lab.api.telemetry.logs import log
+from lab.api.telemetry.metrics import FleetFigures
 from lab.config.settings import Settings
 from lab.distribution import version
 from lab.drafts import replaced
 from lab.errors import Conflict, HostUnfit
-from lab.fleet import authority, hosts, known, tokens
+from lab.fleet import authority, hosts, known, placements, tokens
 from lab.fleet.database import FleetDatabase, Unreachable
 from lab.fleet.hosts import Host, Member
 from lab.fleet.known import Known
 from lab.state.store import Store
+from lab.views.fleet import host_state
+from lab.views.host import FleetHostState
 
 CERTIFIED = "certified"
 """Whose certificate was shown, in a request's state."""
@@ -43,6 +49,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._member: Member | None = None
         self._hosts: dict[str, Host] = {}
+        self._measured: tuple[float, list[Host], dict[str, int]] = (-math.inf, [], {})
         self._url = self._ca = ""
         self._authorities = frozenset[str]()
         self._foreign = frozenset[str]()
@@ -198,6 +205,27 @@ class Fleet:
         with self._lock:
             self._hosts = {host.name: host for host in found}
         return found
+
+    def measure(self) -> None:
+        """Read what metrics show of the fleet, so that no scrape has to; raises Unreachable."""
+        found, counts = self.refresh(), placements.counted(self.database)
+        with self._lock:
+            self._measured = time.monotonic(), found, counts
+
+    def figures(self, now: float) -> FleetFigures | None:
+        """What was measured last; None if that is too long ago. ``now``: by ``time.monotonic``."""
+        with self._lock:
+            at, found, counts = self._measured
+        passed = now - at
+        if passed > hosts.LOST_AFTER:
+            return None
+        aged = [replace(host, age=host.age + passed) for host in found]
+        states = Counter(host_state(host) for host in aged)
+        return FleetFigures(
+            {state: states[state] for state in get_args(FleetHostState)},
+            counts,
+            {host.name: host.age for host in aged},
+        )
 
     @property
     def names(self) -> list[str]:

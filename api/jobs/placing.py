@@ -72,6 +72,7 @@ def place(
 def take(jobs: Jobs, fleet: Fleet) -> None:
     """Start the jobs that were placed on this host; raises Unreachable, HostUnfit."""
     for one in placements.claim(fleet.database, fleet.member):
+        jobs.core.metrics.taken((one.claimed_at or one.created_at) - one.created_at)
         start(jobs, fleet, one)
 
 

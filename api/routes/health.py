@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -55,6 +56,9 @@ def metrics(core: CoreOf) -> Response:
             "image": sum(image.size for image in store.images.all()),
             "template": sum(template.size for template in store.templates.all()),
         },
+        memory=core.admission.memory_budget,
+        memory_used=core.admission.used().memory,
+        fleet=None if core.fleet is None else core.fleet.figures(time.monotonic()),
     )
     text = core.metrics.text(now)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

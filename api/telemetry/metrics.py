@@ -15,6 +15,7 @@ from lab.storage import Space
 from lab.values import dataclass
 
 _CLAIM_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_BEGIN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 6, 15, 60, 300, 900)
 _QUANTILES = (0.5, 0.95)
 _LATEST = 1000
 _RESTORE_SECONDS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -26,11 +27,24 @@ _CLONED = ("restore", "start")
 
 
 @dataclass(frozen=True)
+class FleetFigures:
+    """Of a fleet, as its database had it last: hosts and open placements by state, and ages.
+
+    ``ages``: seconds since the last heartbeat of each host.
+    """
+
+    hosts: Mapping[str, int]
+    placements: Mapping[str, int]
+    ages: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Now:
     """Values that are read for each scrape.
 
-    Labs and open jobs by state, labs ready by pool, the storage's space (None: unknown), and the
-    bytes that images and templates take.
+    Labs and open jobs by state, labs ready by pool, the storage's space (None: unknown), the bytes
+    that images and templates take, the memory for labs and what they use of it, and the fleet's
+    (None: unknown, or there is none).
     """
 
     labs: Mapping[str, int]
@@ -38,6 +52,9 @@ class Now:
     ready: Mapping[str, int]
     space: Space | None
     stored: Mapping[str, int]
+    memory: int
+    memory_used: int
+    fleet: FleetFigures | None = None
 
 
 class Metrics:
@@ -72,6 +89,12 @@ class Metrics:
         self._restoring: dict[str, float] = {}
         self._free = Gauge("lab_storage_free_bytes", "Free space of the storage", registry=registry)
         self._used = Gauge("lab_storage_used_bytes", "Used space of the storage", registry=registry)
+        self._memory_free = Gauge(
+            "lab_memory_free_bytes", "Memory for labs that none uses", registry=registry
+        )
+        self._memory_used = Gauge(
+            "lab_memory_used_bytes", "Memory that labs use", registry=registry
+        )
         self._stored = Gauge(
             "lab_storage_bytes", "Space used by images and templates", ("kind",), registry=registry
         )
@@ -88,6 +111,18 @@ class Metrics:
         self._quantiles = Gauge(
             "lab_pool_claim_quantile_seconds", f"Quantiles of the last {_LATEST} claims",
             ("quantile",), registry=registry,
+        )  # fmt: skip
+        self._hosts = Gauge("lab_fleet_hosts", "Hosts", ("state",), registry=registry)
+        self._placements = Gauge(
+            "lab_fleet_placements", "Placed jobs not ended", ("state",), registry=registry
+        )
+        self._ages = Gauge(
+            "lab_fleet_heartbeat_age_seconds", "Time since the last heartbeat", ("host",),
+            registry=registry,
+        )  # fmt: skip
+        self._taken = Histogram(
+            "lab_fleet_claim_seconds", "Time from the request of a lab until this host began it",
+            registry=registry, buckets=_BEGIN_SECONDS,
         )  # fmt: skip
         self._lock = threading.Lock()
         self._latest: deque[float] = deque(maxlen=_LATEST)
@@ -130,24 +165,35 @@ class Metrics:
         with self._lock:
             self._latest.append(seconds)
 
+    def taken(self, seconds: float) -> None:
+        """A job of the fleet was begun here, ``seconds`` after it was requested."""
+        self._taken.observe(seconds)
+
     def missed(self) -> None:
         """A pool had no member ready for a request that it serves."""
         self._claims.labels("miss").inc()
 
     def text(self, now: Now) -> bytes:
         """All figures in the text format of Prometheus, those of ``now`` among them."""
-        for gauge, counts in (
+        fleet = now.fleet or FleetFigures({}, {}, {})
+        gauges: tuple[tuple[Gauge, Mapping[str, float]], ...] = (
             (self._labs, now.labs),
             (self._open, now.jobs),
             (self._pool, now.ready),
             (self._stored, now.stored),
-        ):
+            (self._hosts, fleet.hosts),
+            (self._placements, fleet.placements),
+            (self._ages, fleet.ages),
+        )
+        for gauge, counts in gauges:
             gauge.clear()
             for label, number in counts.items():
                 gauge.labels(label).set(number)
         free, total = (now.space.free, now.space.total) if now.space else (math.nan, math.nan)
         self._free.set(free)
         self._used.set(total - free)
+        self._memory_free.set(max(0, now.memory - now.memory_used))
+        self._memory_used.set(now.memory_used)
         with self._lock:
             latest = sorted(self._latest)
         for share in _QUANTILES if latest else ():

@@ -21,6 +21,7 @@ from lab.fleet import hosts, schema
 from lab.fleet.choose import Needs, choose
 from lab.fleet.database import PATIENCE, FleetDatabase, Unreachable
 from lab.fleet.hosts import HOSTS, Host, Member
+from lab.fleet.schema import OPEN
 from lab.names import LAB_NAME_LIMIT
 from lab.values import dataclass
 
@@ -55,6 +56,7 @@ class Placement:
     """A problem, if it failed without having run."""
     created_at: float = 0.0
     """In epoch seconds, by the database's clock."""
+    claimed_at: float | None = None
     ended_at: float | None = None
 
 
@@ -203,6 +205,15 @@ def waiting(database: FleetDatabase, project: str | None, limit: int) -> list[Pl
     return [_placement(row) for row in rows]
 
 
+def counted(database: FleetDatabase) -> dict[str, int]:
+    """How many placements whose jobs have not ended there are, by state. Raises Unreachable."""
+    query = (
+        "SELECT state, COUNT(*) AS number FROM lab.placements"
+        " WHERE state IN ('queued', 'placed', 'claimed') GROUP BY state"
+    )
+    return dict.fromkeys(OPEN, 0) | {row.state: row.number for row in database.run(query)}
+
+
 def end(database: FleetDatabase, member: Member, jobs: Sequence[str]) -> None:
     """Note that jobs of this host have ended, and free names that no lab has got.
 
@@ -336,7 +347,8 @@ def _placement(row: Any) -> Placement:
         job=row.job, kind=row.kind, lab=row.lab, project=row.project, token=row.token, key=row.key,
         digest=row.digest, request=row.request, needs=needs, understood=understood,
         again=row.again, host=row.host or "", state=row.state, error=row.error,
-        created_at=_epoch(row.created_at) or 0.0, ended_at=_epoch(row.ended_at),
+        created_at=_epoch(row.created_at) or 0.0, claimed_at=_epoch(row.claimed_at),
+        ended_at=_epoch(row.ended_at),
     )  # fmt: skip
 
 
@@ -367,8 +379,9 @@ def _values(one: Placement, host: Host | None) -> dict[str, Any]:
 
 _COLUMNS = schema.columns(schema.placements, "p")
 _PLAIN = """
-(to_jsonb(p) - 'request' - 'created_at' - 'ended_at' || jsonb_build_object(
+(to_jsonb(p) - 'request' - 'created_at' - 'claimed_at' - 'ended_at' || jsonb_build_object(
     'created_at', EXTRACT(EPOCH FROM p.created_at), 'ended_at', EXTRACT(EPOCH FROM p.ended_at),
+    'claimed_at', EXTRACT(EPOCH FROM p.claimed_at),
     'request', CASE WHEN p.project = :project THEN p.request ELSE '{}' END))
 """
 _SEEN = f"""

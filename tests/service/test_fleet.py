@@ -19,6 +19,7 @@ from lab.fleet.database import FleetDatabase, migrate
 from lab.fleet.hosts import Host, drain
 from lab.fleet.placements import Placement
 from lab.wait import Deadline, until
+from tests.support.dashboard import OF_PROMETHEUS, exposed, expressions, labels, names
 from tests.support.fleet_process import HOSTS, Fleet, listed, up
 from tests.support.page_visit import OURS, place_of, visit_at
 from tests.support.postgres_server import NEEDED, Postgres, postgres, programs, standby_of
@@ -343,6 +344,43 @@ def test_the_page_of_hosts(fleet: Fleet) -> None:
     assert h1.ask("DELETE", "/v1/labs/mapped?wait=60").status_code == 204
 
 
+def test_metrics_of_a_fleet(fleet: Fleet) -> None:
+    """Protects who watches a fleet: each host has the figures of all, without asking for them."""
+    h1, h2, h3 = (fleet.hosts[name] for name in HOSTS)
+    before = _figure(h2, "lab_fleet_claim_seconds_count")
+    up(h1, "counted", on="h2")
+    assert _figure(h2, "lab_fleet_claim_seconds_count") == before + 1
+    assert 0 < _figure(h2, "lab_fleet_claim_seconds_sum") < 600
+
+    def measured() -> bool:
+        return _figure(h3, 'lab_fleet_hosts{state="up"}') == len(HOSTS)
+
+    assert until(measured, Deadline.after(15))
+    for state, number in (("late", 0), ("draining", 0), ("lost", 0)):
+        assert _figure(h3, f'lab_fleet_hosts{{state="{state}"}}') == number
+    for state in ("queued", "placed"):
+        assert _figure(h3, f'lab_fleet_placements{{state="{state}"}}') == 0
+    for name in HOSTS:
+        age = _figure(h3, f'lab_fleet_heartbeat_age_seconds{{host="{name}"}}')
+        assert 0 <= age < 15, name
+    free, used = (_figure(h2, f"lab_memory_{one}_bytes") for one in ("free", "used"))
+    shown = h1.ask("GET", "/v1/hosts/h2").json()["memory"]
+    assert free + used == shown["total"]
+    there = exposed(h3.ask("GET", "/metrics").text)
+    for expression, legend in expressions():
+        if names(expression) <= {one for one in there if one.startswith("lab_fleet_")}:
+            shown = set().union(*(there[name] for name in names(expression)))
+            assert labels(expression, legend) <= shown | OF_PROMETHEUS, expression
+    assert h1.ask("DELETE", "/v1/labs/counted?wait=60").status_code == 204
+
+
+def _figure(host: Serving, series: str) -> float:
+    """The value of a series; -1 if it is not exposed."""
+    lines = host.ask("GET", "/metrics").text.splitlines()
+    found = [one for one in lines if one.startswith(f"{series} ")]
+    return float(found[0].split()[-1]) if found else -1.0
+
+
 def _raw(host: Serving, path: str) -> int:
     """The status of a GET, whose path is sent as it is written."""
     connection = HTTPConnection(host.url.removeprefix("http://"), timeout=30)
@@ -461,6 +499,9 @@ def test_the_database_is_away(fleet: Fleet, database: Postgres) -> None:
             assert answer.status_code == 503, answer.text
             assert float(answer.headers["retry-after"]) > 0
             assert time.monotonic() - began < 4
+        began = time.monotonic()
+        assert _figure(h1, 'lab_fleet_hosts{state="up"}') == len(HOSTS), "as measured last"
+        assert time.monotonic() - began < 1, "no scrape waits for the database"
         time.sleep(3)
     finally:
         database.start()

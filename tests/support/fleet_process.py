@@ -19,6 +19,7 @@ host_labels = ["{label}"]
 fleet_address = "127.0.0.1"
 fleet_port = 0
 sweep = 1.0
+metrics = true
 """
 
 
