@@ -412,7 +412,7 @@ def _is_page(scope: Scope) -> bool:
     path: str = scope["path"]
     plain = not {".", ".."} & set(path.split("/"))
     found = path == _LIST_PAGE or _PAGES.fullmatch(path) is not None
-    return plain and found and bool(scope["state"].get(SESSION_PATH))
+    return plain and found and bool(scope.get("state", {}).get(SESSION_PATH))
 
 
 def _raw_path(scope: Scope) -> bytes:

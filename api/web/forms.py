@@ -31,7 +31,7 @@ _BRANCH = ("branch_name", "at", "count", "branch_ttl")
 _DATASET = ("name", "source", "keep", "shared")
 _LAB = (
     "blueprint", "name", "nodes", "engine", "dataset", "profile", "memory", "cpus", "disk", "ttl",
-    "idle", "asleep_after", "protected",
+    "idle", "asleep_after", "protected", "host",
 )  # fmt: skip
 
 

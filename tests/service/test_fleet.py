@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -270,11 +275,17 @@ def test_pages_of_other_hosts_are_passed_on(fleet: Fleet) -> None:
         assert job not in client.get("/jobs").text
         forged = client.post("/labs/paged/delete", headers={"Sec-Fetch-Site": "cross-site"})
         assert forged.status_code == 403
-        form = {"name": "typed", "blueprint": "galera", "nodes": "1", "memory": "384M"}
+        form = {
+            "name": "typed", "blueprint": "galera", "nodes": "1", "memory": "384M", "host": "@l2"
+        }  # fmt: skip
+        refused = client.post("/labs", data={**form, "host": "h9"})
+        assert refused.status_code == 422
+        assert "no host of the fleet has the name h9" in refused.text
+        assert '<input id="host" name="host" type="text" value="h9"' in refused.text
         created = client.post("/labs", data={**form, "key": "one"}).headers["location"]
         done = h1.ask("GET", f"/v1{created}?wait=30").json()
-        assert done["state"] == "succeeded"
-        assert "create typed" in client.get(created).text, f"on {done['host_name']}"
+        assert (done["state"], done["host_name"]) == ("succeeded", "h3")
+        assert "create typed" in client.get(created).text
         assert client.post("/labs/typed/delete").status_code == 303
     trail = h1.ask("GET", "/v1/audit?host=h2").json()["items"]
     (entry,) = [one for one in trail if one["action"] == "powerLab"]
@@ -341,7 +352,19 @@ def test_the_page_of_hosts(fleet: Fleet) -> None:
         assert client.post("/hosts/h2/undrain").status_code == 303
         assert ">draining<" not in client.get("/hosts").text
         assert client.post("/hosts/h9/drain").status_code == 404
+    shown = _lab(h1, "host", "show", "h2")
+    assert re.search(r"^disk +\S+ of 1T$", shown, re.M), shown
+    assert re.search(r"^datasets +-$", shown, re.M), shown
     assert h1.ask("DELETE", "/v1/labs/mapped?wait=60").status_code == 204
+
+
+def _lab(host: Serving, *words: str) -> str:
+    """What a command prints that uses the service of a host."""
+    env = {**os.environ, "LAB_URL": host.url, "LAB_TOKEN": host.token}
+    argv = [sys.executable, "-m", "lab", *words]
+    return subprocess.run(
+        argv, env=env, check=True, capture_output=True, text=True, timeout=60
+    ).stdout
 
 
 def test_metrics_of_a_fleet(fleet: Fleet) -> None:
