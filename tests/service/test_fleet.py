@@ -18,11 +18,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from lab.api.core import fleet as core_fleet
+from lab.config.servefile import Serve
+from lab.config.settings import Settings
 from lab.fleet import placements
 from lab.fleet.choose import Needs
 from lab.fleet.database import FleetDatabase, migrate
-from lab.fleet.hosts import Host, drain
+from lab.fleet.hosts import LATE, LOST_AFTER, Host, drain
 from lab.fleet.placements import Placement
+from lab.paths import Home
 from lab.wait import Deadline, until
 from tests.support.dashboard import OF_PROMETHEUS, exposed, expressions, labels, names
 from tests.support.fleet_process import HOSTS, Fleet, listed, up
@@ -288,8 +292,8 @@ def test_pages_of_other_hosts_are_passed_on(fleet: Fleet) -> None:
         assert "create typed" in client.get(created).text
         assert client.post("/labs/typed/delete").status_code == 303
     trail = h1.ask("GET", "/v1/audit?host=h2").json()["items"]
-    (entry,) = [one for one in trail if one["action"] == "powerLab"]
-    assert (entry["via"], entry["target"]) == ("h1", "/labs/paged/power/stop")
+    (entry,) = [one for one in trail if one["target"] == "/labs/paged/power/stop"]
+    assert (entry["via"], entry["action"]) == ("h1", "powerLab")
     assert until(lambda: "typed" not in listed(h1), Deadline.after(20))
     assert h2.ask("DELETE", "/v1/labs/paged?wait=60").status_code == 204
 
@@ -395,6 +399,25 @@ def test_metrics_of_a_fleet(fleet: Fleet) -> None:
             shown = set().union(*(there[name] for name in names(expression)))
             assert labels(expression, legend) <= shown | OF_PROMETHEUS, expression
     assert h1.ask("DELETE", "/v1/labs/counted?wait=60").status_code == 204
+
+
+def test_figures_of_a_fleet_end_with_what_is_known(fleet: Fleet, url: str, tmp_path: Path) -> None:
+    """Protects dashboards: a host that hears nothing says nothing, and states are as of now."""
+    serve = Serve(database=url, host_name="watcher")
+    found = core_fleet.Fleet(Settings(home=Home(tmp_path), owner="tester", serve=serve))
+    try:
+        assert found.figures(time.monotonic()) is None, "nothing was measured yet"
+        found.measure()
+        now = time.monotonic()
+        figures, later = found.figures(now), found.figures(now + LATE + 1)
+        assert figures is not None
+        assert later is not None
+        assert figures.hosts == {"up": len(fleet.hosts), "late": 0, "draining": 0, "lost": 0}
+        assert (later.hosts["up"], later.hosts["late"]) == (0, len(fleet.hosts))
+        assert later.ages["h2"] > LATE
+        assert found.figures(now + LOST_AFTER + 1) is None
+    finally:
+        found.close()
 
 
 def _figure(host: Serving, series: str) -> float:

@@ -9,16 +9,12 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
-from lab.config.servefile import Serve
-from lab.config.settings import Settings
 from lab.errors import Conflict, HostUnfit
 from lab.fleet import hosts, known, placements
 from lab.fleet.choose import Needs
@@ -26,7 +22,6 @@ from lab.fleet.database import Fenced, FleetDatabase, Unreachable
 from lab.fleet.hosts import Facts, Member
 from lab.fleet.known import Known
 from lab.fleet.placements import Placement
-from lab.paths import Home
 from lab.units import GIB
 
 ROOM = Facts(memory=16 * GIB, memory_free=16 * GIB)
@@ -365,27 +360,3 @@ def test_a_key_finds_a_job_that_was_claimed(database: FleetDatabase) -> None:
     again = place(database, replace(asked, job=str(uuid.uuid4())))
     assert again.job == asked.job
     assert again.claimed_at == pytest.approx(taken.claimed_at, abs=0.001)
-
-
-def test_figures_of_a_fleet_end_with_what_is_known(database: FleetDatabase, tmp_path: Path) -> None:
-    """Protects dashboards: a host that hears nothing says nothing, and states are as of now."""
-    joined(database, "h1")
-    joined(database, "h2")
-    url = database.url.render_as_string(hide_password=False)
-    serve = Serve(database=url, host_name="h1")
-    settings = Settings(home=Home(tmp_path), owner="tester", serve=serve)
-    fleet = Fleet(settings)
-    try:
-        assert fleet.figures(time.monotonic()) is None, "nothing was measured yet"
-        fleet.measure()
-        now = time.monotonic()
-        found = fleet.figures(now)
-        assert found is not None
-        assert found.hosts == {"up": 2, "late": 0, "draining": 0, "lost": 0}
-        later = fleet.figures(now + hosts.LATE + 1)
-        assert later is not None
-        assert (later.hosts["up"], later.hosts["late"]) == (0, 2)
-        assert later.ages["h2"] > hosts.LATE
-        assert fleet.figures(now + hosts.LOST_AFTER + 1) is None
-    finally:
-        fleet.close()
