@@ -34,7 +34,8 @@ def template_named(
     size = (spec.size.memory, spec.size.cpus, spec.size.disk)
     profile = settings.profile_of(spec.profile).name
     said = pinned(spec.blueprint, spec.options).of_template.said
-    options = ",".join(f"{key}={value}" for key, value in sorted(said.items()))
+    # Options may be whole files, of any project: a digest of them is published.
+    options = hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()[:12] if said else ""
     return template_of(spec.blueprint, recipe, spec.nodes, size, profile, dataset, options)
 
 

@@ -51,7 +51,9 @@ class TemplateName:
     blueprint: str
     engine: str
     nodes: int
-    memory: int
+    size: tuple[int, int, int]
+    """Memory and disk of a node in bytes, and its processors between them."""
+    profile: str
     dataset: str
     options: str
 
@@ -61,8 +63,10 @@ def template_name(text: str) -> TemplateName | None:
     parts = text.split("/", 8)
     if len(parts) < 9 or not all(one.isdecimal() for one in parts[2:6]):
         return None
-    blueprint, engine, nodes, memory, _, _, _, dataset, options = parts
-    return TemplateName(blueprint, engine, int(nodes), int(memory), dataset, options)
+    nodes, memory, cpus, disk = map(int, parts[2:6])
+    blueprint, engine, profile, dataset, options = *parts[:2], *parts[6:]
+    size = (memory, cpus, disk)
+    return TemplateName(blueprint, engine, nodes, size, profile, dataset, options)
 
 
 def choose(

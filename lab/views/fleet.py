@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -68,9 +67,11 @@ def _templates(names: Collection[str], *, data: bool) -> set[str]:
 
 
 def _shown(one: TemplateName) -> str:
-    # Options may be whole files, of any project: only a digest of them is shown.
-    mark = hashlib.sha256(one.options.encode()).hexdigest()[:6]
-    said = [one.blueprint, one.engine, f"{counted(one.nodes, 'node')} of {format_size(one.memory)}"]
+    said = [
+        one.blueprint,
+        one.engine,
+        f"{counted(one.nodes, 'node')} of {format_size(one.size[0])}",
+    ]
     said += [f"dataset {one.dataset}" if one.dataset else ""]
-    said += [f"options {mark}" if one.options else ""]
+    said += [f"options {one.options[:6]}" if one.options else ""]
     return ", ".join(filter(None, said))

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from lab.fleet.database import migrate
-from tests.service.test_fleet import Fleet, up
+from tests.support.fleet_process import Fleet, up
 from tests.support.page_browser import CHROMIUM, NEEDED, chromium, tab_to, window
 from tests.support.postgres_server import NEEDED as POSTGRES_NEEDED
 from tests.support.postgres_server import postgres, programs

@@ -36,8 +36,8 @@ CHANGES = {
     "lab/distribution.py": ("return metadata.version(NAME)", f'return "{NEWER}"'),
     "lab/fleet/schema.py": (f'REVISION = "{REVISION}"', f'REVISION = "{NEXT}"'),
     "lab/fleet/hosts.py": (
-        "    datasets: tuple[str, ...] = ()\n",
-        '    datasets: tuple[str, ...] = ()\n    processor: str = "epyc"\n',
+        "    formed: int = 0\n",
+        '    formed: int = 0\n    processor: str = "epyc"\n',
     ),
     "lab/requests/labs.py": (
         '"host", "on_host_lost")\n',
