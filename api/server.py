@@ -18,10 +18,12 @@ from dataclasses import replace
 from types import FrameType
 
 import uvicorn
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lab.api.app import create_app
-from lab.api.core.fleet import Fleet
+from lab.api.core.fleet import CERTIFIED, Fleet
+from lab.api.core.threads import in_thread
 from lab.api.http.peers import received
 from lab.api.service import Service
 from lab.api.telemetry.logs import configure, log
@@ -29,6 +31,7 @@ from lab.api.wire.connections import AT_ONCE, Connections, Listening, protocol
 from lab.config.servefile import Serve
 from lab.config.settings import Settings
 from lab.errors import HostUnfit, InvalidSpec
+from lab.fleet.database import Unreachable
 from lab.lifecycle.nodes import home_ca
 from lab.lifecycle.nodes.connection import warning
 from lab.lifecycle.nodes.ports import check_published
@@ -95,7 +98,14 @@ def _for_peers(
     """
 
     async def from_peer(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(received(scope), receive, send)
+        name, digest = scope["state"].get(CERTIFIED, ("", ""))
+        if await in_thread(_is_member, fleet, name, digest):
+            await app(received(scope, name), receive, send)
+        elif scope["type"] == "websocket":
+            await receive()  # websocket.connect
+            await send({"type": "websocket.close"})  # answered with 403
+        else:
+            await PlainTextResponse(f"{name} is no host of the fleet", 403)(scope, receive, send)
 
     serve = service.core.settings.serve
     if not serve.fleet_url and (serve.fleet_address or serve.address) in ("0.0.0.0", "::"):  # noqa: S104  compared only
@@ -114,6 +124,13 @@ def _for_peers(
     fleet.announce(serve.fleet_url or _url(ours, listening), ca)
     service.joined(fleet)
     return uvicorn.Server(found), listening
+
+
+def _is_member(fleet: Fleet, name: str, digest: str) -> bool:
+    try:
+        return fleet.is_member(name, digest)
+    except Unreachable:  # it was not known before
+        return False
 
 
 @contextmanager

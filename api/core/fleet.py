@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import ssl
 import threading
@@ -29,7 +30,8 @@ from lab.views.fleet import host_state
 from lab.views.host import FleetHostState
 
 CERTIFIED = "certified"
-"""Whose certificate was shown, in a request's state."""
+"""In a request's state: whose certificate was shown, and its digest."""
+_END = "-----END CERTIFICATE-----"
 SIGNALS = "lab_fleet"
 """The channel of NOTIFY: the payload is the host that is meant, empty for all."""
 _HALT = 0.5
@@ -257,6 +259,26 @@ class Fleet:
                 lock, users = self._making.pop(what)
                 if users > 1:
                     self._making[what] = lock, users - 1
+
+    def is_member(self, name: str, digest: str) -> bool:
+        """Whether a certificate is a host's of the fleet: not that of one which was removed.
+
+        Each start of a service makes a new one. Raises Unreachable.
+        """
+        for fresh in (False, True):
+            if fresh:
+                self.refresh()
+            with self._lock:
+                found = self._hosts.get(name)
+            if found is not None and found.facts.certificate in ("", digest):
+                return True
+        return False
+
+    @property
+    def certificate(self) -> str:
+        """The digest of this host's own certificate."""
+        first, end, _ = self.files[1].read_text(encoding="ascii").partition(_END)  # of a chain
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first + end)).hexdigest()
 
     def host(self, name: str) -> Host | None:
         """A host as it was known last, read again if it is not known; raises Unreachable."""

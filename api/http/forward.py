@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -22,14 +22,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from lab.api.core.core import Core
-from lab.api.core.fleet import CERTIFIED, Fleet
+from lab.api.core.fleet import Fleet
 from lab.api.core.problem import problem
 from lab.api.core.threads import in_thread
 from lab.api.http.auth import bearer, identified
 from lab.api.http.peers import HEADERS, is_peer, said
 from lab.api.http.session_path import SESSION_PATH
 from lab.api.telemetry.current import REQUEST
-from lab.errors import ROOM_RETRY, Forbidden, HostUnfit, LabError, NotFound, Unauthorized
+from lab.errors import ROOM_RETRY, HostUnfit, LabError, NotFound, Unauthorized
 from lab.fleet import ids, known, placements
 from lab.fleet.hosts import Host
 from lab.names import FLEET_HOST, LAB_NAME_LIMIT
@@ -58,6 +58,8 @@ _HOP = frozenset(
 _ID = b"x-request-id"
 """The log of each host has a request by one id."""
 _CONNECT = 3.0
+_PAGE = 20.0
+"""Seconds of silence of a page, which waits for nothing."""
 _LONGEST = 660.0
 """Seconds of silence: more than a request may wait for its job."""
 
@@ -87,8 +89,6 @@ class Forward:
         between = path in _LISTS or path.startswith(_BETWEEN_HOSTS) or _is_page(scope)
         if peer and (not between or "." in parts or ".." in parts):
             raise NotFound("there is no such resource")
-        if peer:
-            await in_thread(self._check_member, fleet, scope["state"].get(CERTIFIED, ""))
         if path in _LISTS:
             at = "" if peer else _host_in(scope["query_string"])
             return await self._host(fleet, at)
@@ -118,11 +118,6 @@ class Forward:
     async def _host(self, fleet: Fleet, name: str) -> Host | None:
         """The host of a name; None for none, and for this one. Raises NotFound, HostUnfit."""
         return None if name in ("", fleet.name) else await in_thread(self._reached, fleet, name)
-
-    def _check_member(self, fleet: Fleet, name: str) -> None:
-        """Raise Forbidden for a host that was removed: its certificate is valid all the same."""
-        if fleet.host(name) is None:
-            raise Forbidden(f"the host {name} does not belong to the fleet any more")
 
     def _at(self, fleet: Fleet, lab: str, job: str) -> str:
         """The name of the host that has a lab or a job; empty for none, and for this one."""
@@ -169,8 +164,7 @@ class Forward:
         """An application that has ``host`` answer a request whose body was read."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            del receive
-            await self._http(host, body, scope, send)
+            await _while_wanted(self._http(host, body, scope, send), receive)
 
         return app
 
@@ -218,6 +212,7 @@ class Forward:
             headers=[*self._headers(scope, token), (_ID, REQUEST.get().encode())],
             content=body or None,
             extensions={"sni_hostname": host.name},
+            timeout=httpx.Timeout(_PAGE if token else _LONGEST, connect=_CONNECT),
         )
         try:
             return await self._open().send(request, stream=True)
@@ -227,7 +222,7 @@ class Forward:
             raise _unreachable(host, type(error).__name__) from error
 
     def _headers(self, scope: Scope, token: str = "") -> list[tuple[bytes, bytes]]:
-        return _kept(scope["headers"]) + said(scope, self._core.settings.serve.host_name, token)
+        return _kept(scope["headers"]) + said(scope, token)
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Connect a WebSocket with one of the same path at its host, until either ends.
@@ -320,9 +315,9 @@ class _Given(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
-        del scope, receive
+        del scope
         try:
-            await _pass(self._answer, send)
+            await _while_wanted(_pass(self._answer, send), receive)
         finally:
             await self._answer.aclose()
 
@@ -360,6 +355,26 @@ def _host_in(query: bytes) -> str:
 
 def _post(scope: Scope, path: str) -> Scope:
     return {**scope, "method": "POST", "path": path}
+
+
+async def _while_wanted(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Answer until the client leaves: who sends does not hear of that, and a stream has no end."""
+    passing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((passing, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        over = passing.done()
+        if not over:
+            passing.cancel()
+        await asyncio.gather(passing, gone, return_exceptions=True)
+    if over:
+        passing.result()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _pass(answer: httpx.Response, send: Send) -> None:

@@ -12,8 +12,6 @@ import re
 
 from starlette.types import Scope
 
-from lab.names import FLEET_HOST
-
 PEER = "peer"
 """Set in a request's state where another host of the fleet has sent it."""
 VIA = "via"
@@ -21,10 +19,9 @@ VIA = "via"
 SESSION_TOKEN = "session_token"  # noqa: S105  # a name
 """In a request's state: the id of the token of the session that the client has at that host."""
 
-_ADDRESS, _HOST, _TOKEN = b"x-lab-address", b"x-lab-host", b"x-lab-token"
-HEADERS = frozenset((_ADDRESS, _HOST, _TOKEN))
+_ADDRESS, _TOKEN = b"x-lab-address", b"x-lab-token"
+HEADERS = frozenset((_ADDRESS, _TOKEN))
 _ADDRESS_LIMIT = 64
-_NAME = re.compile(FLEET_HOST)
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -38,20 +35,19 @@ def via(scope: Scope) -> str:
     return str(scope.get("state", {}).get(VIA, ""))
 
 
-def said(scope: Scope, host: str, token: str = "") -> list[tuple[bytes, bytes]]:
-    """The headers by which ``host`` passes a request on; ``token``: the id of its session's."""
+def said(scope: Scope, token: str = "") -> list[tuple[bytes, bytes]]:
+    """The headers with which a request is passed on; ``token``: the id of its session's."""
     address = (scope.get("client") or ("",))[0]
-    found = [(_ADDRESS, address.encode()), (_HOST, host.encode())]
+    found = [(_ADDRESS, address.encode())]
     return [*found, (_TOKEN, token.encode())] if token else found
 
 
-def received(scope: Scope) -> Scope:
-    """A request that another host has sent, as of the client that this host names."""
+def received(scope: Scope, host: str) -> Scope:
+    """A request that another host, ``host``, has sent, as of the client that it names."""
     state = scope.setdefault("state", {})
-    state[PEER] = True
-    for name, key, form in ((_HOST, VIA, _NAME), (_TOKEN, SESSION_TOKEN, _ID)):
-        if form.fullmatch(text := _header(scope, name)):
-            state[key] = text
+    state[PEER], state[VIA] = True, host
+    if _ID.fullmatch(text := _header(scope, _TOKEN)):
+        state[SESSION_TOKEN] = text
     address = _header(scope, _ADDRESS)
     return {**scope, "client": (address, 0)} if _is_address(address) else scope
 

@@ -148,7 +148,11 @@ def facts(core: Core) -> Facts:
             dataset = f"{image.dataset}@{image.version}" if image.dataset else ""
             recipes = ("", image.recipe)
             named |= {template_named(core.settings, record.spec, dataset, one) for one in recipes}
+    fleet = core.fleet
+    assert fleet is not None  # noqa: S101  # for the type checker
     return Facts(
+        epoch=fleet.member.epoch,
+        certificate=fleet.certificate,
         memory=budget,
         memory_free=max(0, free),
         cpus=host.processors(),

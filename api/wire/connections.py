@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import hashlib
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -136,11 +137,13 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _certified(transport: asyncio.Transport) -> str:
-    """The name in the certificate that the other end has shown; empty without."""
+def _certified(transport: asyncio.Transport) -> tuple[str, str] | None:
+    """The name in the certificate that the other end has shown, and its digest; None without."""
+    tls = transport.get_extra_info("ssl_object")
+    der = tls.getpeercert(binary_form=True) if tls else None
     found: Any = transport.get_extra_info("peercert") or {}
     names = [name for kind, name in found.get("subjectAltName", ()) if kind == "DNS"]
-    return str(names[0]) if names else ""
+    return (str(names[0]), hashlib.sha256(der).hexdigest()) if names and der else None
 
 
 class _TimedProtocol(H11Protocol):
@@ -158,8 +161,8 @@ class _TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if name := _certified(transport):
-            self.app_state = {**self.app_state, CERTIFIED: name}
+        if found := _certified(transport):
+            self.app_state = {**self.app_state, CERTIFIED: found}
         self._quiet = self.all.strangers
         if self.client is None or not self._quiet.close_by(self.client, transport.abort):
             transport.abort()

@@ -52,6 +52,11 @@ class Facts:
     cpus: int = 0
     load: float = 0.0
     """Of its processors, over a minute."""
+    epoch: int = 0
+    """Of the host when it said this: what it said before its last start is no longer known to be
+    so. 0: not known."""
+    certificate: str = ""
+    """The digest of its certificate; empty: not known."""
     labs: int = 0
     space: int = 0
     """Of the storage; 0: not known."""

@@ -197,7 +197,7 @@ def claimed(database: FleetDatabase, member: Member) -> list[Placement]:
 def waiting(database: FleetDatabase, project: str | None, limit: int) -> list[Placement]:
     """The jobs (of a project only) that no host has begun, the oldest first. Raises Unreachable."""
     rows = database.run(
-        "SELECT * FROM lab.placements WHERE state IN ('queued', 'placed')"
+        f"SELECT {_BRIEF} FROM lab.placements p WHERE state IN ('queued', 'placed')"
         " AND COALESCE(project = CAST(:project AS text), true)"
         " ORDER BY created_at, job LIMIT :limit",
         project=project, limit=limit,
@@ -378,6 +378,8 @@ def _values(one: Placement, host: Host | None) -> dict[str, Any]:
 
 
 _COLUMNS = schema.columns(schema.placements, "p")
+# Without what was requested, which may be large.
+_BRIEF = _COLUMNS.replace('p."request"', "CAST('{}' AS jsonb) AS request")
 _PLAIN = """
 (to_jsonb(p) - 'request' - 'created_at' - 'claimed_at' - 'ended_at' || jsonb_build_object(
     'created_at', EXTRACT(EPOCH FROM p.created_at), 'ended_at', EXTRACT(EPOCH FROM p.ended_at),

@@ -6,6 +6,7 @@ all have.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -34,8 +35,10 @@ def merged(database: FleetDatabase, ours: Sequence[TokenRecord]) -> Merged:
     read = {identity: _read(record) for identity, record in rows.items()}
     theirs = {identity: one for identity, one in read.items() if one is not None}
     for one in ours:  # also where the rest of what the fleet says of it is not known here
-        if one.id in rows and one.id not in theirs and rows[one.id].get("revoked_at"):
-            theirs[one.id] = replace(one, revoked_at=float(rows[one.id]["revoked_at"]))
+        revoked = rows[one.id].get("revoked_at") if one.id in rows else None
+        if revoked and one.id not in theirs:
+            at = float(revoked) if isinstance(revoked, int | float) else time.time()
+            theirs[one.id] = replace(one, revoked_at=at)
     known = {one.id: one for one in ours}
     give = [one for one in ours if one.id not in rows or _revokes(one, rows[one.id])]
     if give:

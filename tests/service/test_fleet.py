@@ -348,7 +348,7 @@ def test_the_page_of_hosts(fleet: Fleet) -> None:
                 assert f'aria-label="{what} of {name}"' in card
             assert ">up<" in card
         assert "No job waits for a host." in page
-        row = page.split("galera, 2 nodes of 384M")[1].split("</tr>")[0]
+        row = page.split("galera, mariadb, 2 nodes of 384M")[1].split("</tr>")[0]
         assert row.split("<td>")[2].startswith("yes"), row
         assert client.post("/hosts/h2/drain").headers["location"] == "/hosts"
         assert ">draining<" in client.get("/hosts").text
@@ -533,6 +533,8 @@ def test_the_database_is_away(fleet: Fleet, database: Postgres) -> None:
     up(h1, "own", on="h1")
     up(h1, "other", on="h2")
     assert until(lambda: set(listed(h1)) == {"own", "other"}, Deadline.after(10))
+    every = 'lab_fleet_hosts{state="up"}'
+    assert until(lambda: _figure(h1, every) == len(HOSTS), Deadline.after(15)), "measured each 5 s"
     database.stop()
     try:
         assert h1.ask("GET", "/v1/labs/own").status_code == 200
@@ -622,3 +624,16 @@ def _fail_over(fleet: Fleet, primary: Postgres, standby: Postgres) -> None:
     assert until(lambda: set(listed(h1)) == set(jobs), Deadline.after(20)), listed(h1)
     guests = [lab["nodes"] for lab in h1.ask("GET", "/v1/labs?limit=500").json()["items"]]
     assert len(guests) == len(jobs)
+
+
+def test_streams_end_with_their_clients(fleet: Fleet) -> None:
+    """Protects a host from streams that other hosts keep open for clients that have left."""
+    h1 = fleet.hosts["h1"]
+    for _ in range(80):  # a token has 64 at most
+        answer = h1.client.stream(
+            "GET", f"{h1.url}/v1/events", params={"host": "h2"}, timeout=20,
+            headers={"Authorization": f"Bearer {h1.token}", "Accept": "text/event-stream"},
+        )  # fmt: skip
+        with answer as stream:
+            assert stream.status_code == 200, stream.read()
+            assert next(stream.iter_raw())

@@ -70,6 +70,13 @@ function update(text, ok) {
   announce(before, states(document));
 }
 
+// What is shown is no longer known to be so, until the next answer.
+function old(is) {
+  if (main.classList.contains("old") === is) return;
+  main.classList.toggle("old", is);
+  say(is ? "No answer: what is shown is as it was known last" : "Up to date again");
+}
+
 async function refresh() {
   if (over || asking) {
     again = asking;
@@ -79,9 +86,12 @@ async function refresh() {
   try {
     const answer = await fetch(main.dataset.at, { cache: "no-store" });
     if (answer.redirected) location.assign(main.dataset.at); // it leads to the sign-in
-    else if (answer.ok || answer.status === 404) update(await answer.text(), answer.ok);
+    else if (answer.ok || answer.status === 404) {
+      update(await answer.text(), answer.ok);
+      old(false);
+    } else old(true); // the host that has it does not answer: what is shown was so before
   } catch {
-    // The service is away; a later refresh may find it.
+    old(true); // The service is away; a later refresh may find it.
   } finally {
     asking = false;
   }
