@@ -19,6 +19,7 @@ from lab.api.jobs.jobs import Jobs
 from lab.api.routes import (
     archives,
     branches,
+    bundles,
     catalog,
     datasets,
     events,
@@ -55,6 +56,7 @@ ROUTERS = (
     branches.router,
     power.router,
     logs.router,
+    bundles.router,
     tunnels.router,
     jobs.router,
     events.router,

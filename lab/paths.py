@@ -24,6 +24,7 @@
       logs/images/<key>.log
       logs/ahead.log             what the making of the last labs ahead printed
       ahead.json                 0600, the lab of which more are made ahead
+      bundles/                   0700, what was known of labs that failed, the latest ones
       reachable.json             which recipes' repositories answered, and when
       failures.json              which recipes failed within the last day
       run/                       sockets; 0700 unless root's
@@ -119,6 +120,11 @@ class Home:
     def ca_key(self) -> Path:
         """The key of that authority; only the user can read it."""
         return self.root / "ca.key"
+
+    @property
+    def bundles(self) -> Path:
+        """Where bundles of labs that failed are kept."""
+        return self.root / "bundles"
 
     @property
     def fleet(self) -> Path:

@@ -233,6 +233,7 @@ class RootVerbs(Verbs):
         "dump": "lab.cli.verbs.copy:dump",
         "logs": "lab.cli.verbs.node_access:logs",
         "console": "lab.cli.verbs.node_access:console",
+        "bundle": "lab.cli.verbs.bundle:bundle",
         "env": "lab.cli.verbs.env:env",
         "ca": "lab.cli.verbs.ca:ca",
         "engine": EngineVerbs,

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from lab.client.hosts import Hosts
     from lab.client.tokens import Tokens
 
+_BUNDLE = 300.0
+"""Seconds that a bundle may take."""
 _FINAL = ("stopped", "failed", "removing", "unrecorded")
 """States that do not change by waiting."""
 
@@ -358,6 +360,10 @@ class Client:
         query = {"source": source, "lines": lines}
         answer = self._wire.ask("GET", path_of("labs", name, "nodes", node, "logs"), query=query)
         return list(read(answer.body, LogLines).lines)
+
+    def bundle(self, name: str) -> bytes:
+        """What is known of a lab as a bundle, a tar archive compressed with zstd."""
+        return self._wire.content(path_of("labs", name, "bundle"), allow=_BUNDLE)
 
     def gc(self, **fields: Any) -> GcReport:
         """Remove what `lab gc` removes, for admins; ``fields``: those of ``CollectGarbage``."""

@@ -96,6 +96,13 @@ class Wire:
         answer = self._send(request, twice=twice or method != "POST" or bool(key))
         return _answer(answer, plain=plain)
 
+    def content(self, path: str, *, allow: float) -> bytes:
+        """The body of the answer to a GET; raises as ``ask``. ``allow``: as there."""
+        timeout = httpx.Timeout(_ANSWER + allow, connect=_CONNECT)
+        answer = self._send(self._http.build_request("GET", path, timeout=timeout), twice=True)
+        _answer(answer, plain=True)
+        return answer.content
+
     def items(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """All items of a list, page by page as they are needed."""
         after: str | None = ""

@@ -166,6 +166,12 @@ class FakeHypervisor:
         with self._guests.hold():
             return ["tail", "-f", str(self._guests.find(guest, self._home).console_log)]
 
+    def evidence(self, guest: GuestName) -> dict[str, str]:
+        """See Hypervisor."""
+        with self._guests.hold(), suppress(NotFound):
+            return {"guest.txt": f"{self._guests.find(guest, self._home).name}\n"}
+        return {}
+
     def halt(self, guest: GuestName, why: str) -> None:
         """Pause a guest as QEMU does when a disk cannot be written; raises NotFound."""
         with self._guests.hold():

@@ -369,6 +369,12 @@ class Hypervisor(Protocol):
     def console_argv(self, guest: GuestName) -> list[str]:
         """The command that connects a terminal to the guest's console; raises NotFound."""
 
+    def evidence(self, guest: GuestName) -> dict[str, str]:
+        """What is kept of a guest, by names of files: its definition, and its messages.
+
+        As far as it can be read; empty if nothing is known of it. Raises HostUnfit.
+        """
+
 
 def memory_of(hypervisor: Hypervisor) -> Memory:
     """The ``memory`` of ``hypervisor``; raises HostUnfit, with the reason, if it has none."""

@@ -294,6 +294,13 @@ class Reaching:
         ours.start(site.guest())
         assert all(ours.console_argv(site.guest().name))
 
+    def test_what_is_kept_of_a_guest(self, site: Site, ours: Hypervisor) -> None:
+        """Protects who looks for why a guest failed; what is not there is no error."""
+        assert ours.evidence(_ABSENT) == {}
+        ours.start(site.guest())
+        found = ours.evidence(site.guest().name)
+        assert any(site.guest().name in text for text in found.values())
+
 
 class Personalising:
     """For drivers whose tests have guests with the program behind the port.

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "imagebuild", "state", "storage", "hypervisor", "guest", "blueprints", "host",
-            "exchange", "datasets", "requests", "fleet",
+            "exchange", "datasets", "requests", "fleet", "bundle",
         }
     ),
     frozenset(

@@ -84,6 +84,7 @@ _IGNORED = (
     "fake-guests/",
     "ca.",
     "reserve",
+    "bundles/",
     "failures.json",
     "reachable.json",
 )

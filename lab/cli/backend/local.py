@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lab.cli.backend.session import Recorded
 
@@ -193,6 +193,12 @@ class LocalSession:
         from lab.lifecycle.labs.node_access import console_argv
 
         return Program(console_argv(self._context, name, node))
+
+    def bundle(self, name: str, to: IO[bytes]) -> None:
+        """See Session."""
+        from lab.lifecycle.labs.bundle import bundle
+
+        bundle(self._context, name, to)
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """See Session."""

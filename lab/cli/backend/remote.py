@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lab.blueprints import Release
@@ -161,6 +161,10 @@ class RemoteSession:
 
         self._client.get(name).node(node)
         return console_through(self._client.url, name, node)
+
+    def bundle(self, name: str, to: IO[bytes]) -> None:
+        """See Session."""
+        to.write(self._client.bundle(name))
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """See Session."""

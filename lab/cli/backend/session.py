@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import IO, TYPE_CHECKING, Protocol, overload
 
 from lab.values import dataclass
 
@@ -177,6 +177,9 @@ class Session(Protocol):
 
     def console(self, name: str, node: str) -> Program:
         """The program that connects to a node's console."""
+
+    def bundle(self, name: str, to: IO[bytes]) -> None:
+        """Write what is known of a lab as a bundle; ``to`` stays open."""
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """The last lines of a node's log; with ``follow`` also each new one."""

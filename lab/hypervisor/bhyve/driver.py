@@ -188,6 +188,17 @@ class BhyveHypervisor:
             raise _not_ours(guest)
         return ["vm", "console", guest]
 
+    def evidence(self, guest: GuestName) -> dict[str, str]:
+        """See Hypervisor."""
+        place, found = self._place(), dict[str, str]()
+        if place.kept(guest) is None:
+            return found
+        directory = place.directory(guest)
+        for name in (f"{guest}.conf", "vm-bhyve.log", "bhyve.log"):
+            with suppress(OSError):
+                found[name] = (directory / name).read_text(errors="replace")
+        return found
+
     def _place(self) -> Place:
         with self._probing:
             if self._found is None:

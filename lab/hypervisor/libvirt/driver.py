@@ -339,6 +339,15 @@ class LibvirtHypervisor:
         self._find(guest)
         return ["virsh", "--connect", self._connection.getURI(), "console", guest]
 
+    def evidence(self, guest: GuestName) -> dict[str, str]:
+        """See Hypervisor."""
+        found = {}
+        with suppress(NotFound), translated(f"reading the definition of {guest}"):
+            found["domain.xml"] = self._find(guest).XMLDesc()
+        if log := logs.latest(guest):
+            found["qemu.log"] = log
+        return found
+
     def _create(self, guest: GuestSpec, xml: str, *, flags: int) -> Any:
         if self.machine.run_as is not None:
             # At each start: rollbacks, imports and reboots create new device nodes.

@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lab.blueprints import NodePlan
-from lab.errors import HostUnfit, InvalidSpec, LabError, NotReady, PortTaken, RestoreFailed
+from lab.errors import (
+    HostUnfit,
+    Interrupted,
+    InvalidSpec,
+    LabError,
+    NotReady,
+    PortTaken,
+    RestoreFailed,
+)
 from lab.lifecycle.captures import template
 from lab.lifecycle.captures.capture import Capture, unformed
 from lab.lifecycle.captures.clone import clone, unrestored
@@ -280,9 +288,29 @@ def all_or_nothing(ctx: Context, lab: Owner, ttl: float | None, *, keep: bool) -
             if keep:
                 undo.keep()
                 _mark_failed(ctx, lab, ttl, error)
-            elif isinstance(error, NotReady):
-                error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
+            elif isinstance(error, LabError):
+                if isinstance(error, NotReady):
+                    error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
+                _bundle(ctx, lab.name, error)
             raise
+
+
+def _bundle(ctx: Context, name: str, error: LabError) -> None:
+    """Keep what is known of a lab whose nodes were started, and name the file in ``error``.
+
+    Not of one of a service: its jobs have events, and who may read its files is somebody else.
+    """
+    if isinstance(error, Interrupted) or ctx.origin.job or not ctx.store.nodes.of(name):
+        return
+    if not any(
+        guest.tags.get("owner") == f"lab:{name}" for guest in ctx.hypervisor.guests().values()
+    ):
+        return
+    from lab.lifecycle.labs import bundle
+
+    path = bundle.keep(ctx, name, str(error))
+    if path is not None:
+        error.details += (f"bundle: {path}",)
 
 
 def _mark_failed(ctx: Context, lab: Owner, ttl: float | None, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from lab.cli import program
 from lab.cli.backend.local import Lifecycle
@@ -272,6 +272,10 @@ class FakeSession:
     def console(self, name: str, node: str) -> Program:
         self._called("console", name, node)
         return Program(["true"])
+
+    def bundle(self, name: str, to: IO[bytes]) -> None:
+        self._called("bundle", name)
+        to.write(b"packed")
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         self._called("logs", name, node, source, follow=follow, lines=lines)

@@ -50,6 +50,7 @@ WORKS = {
     "dump": "dump shop -D crm",
     "logs": "logs shop --source console",
     "console": "console shop",
+    "bundle": "bundle shop -o shop.tar.zst",
     "sql": "sql shop -e SELECT+1",
     "env": "env shop",
     "ca": "ca",
