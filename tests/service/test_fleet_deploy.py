@@ -30,6 +30,7 @@ from tests.support.serve_process import environment
 from tests.support.ssh_server import shell_server
 
 pytestmark = [
+    pytest.mark.rare,
     pytest.mark.skipif(programs() is None, reason=NEEDED),
     pytest.mark.skipif(which("ssh") is None, reason="ssh is not installed"),
 ]

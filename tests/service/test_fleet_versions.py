@@ -120,6 +120,7 @@ def versions(host: Serving) -> dict[str, tuple[str, str]]:
     return {one["name"]: (one["version"], one["state"]) for one in items}
 
 
+@pytest.mark.rare
 def test_one_host_after_the_other_is_upgraded(fleet: Fleet, database: Postgres) -> None:
     """Protects labs and their users while the hosts of a fleet are upgraded."""
     older = distribution.version()
