@@ -36,6 +36,8 @@ from lab.wait import Deadline
 
 SECONDS = 120.0
 """For all that is asked of a lab's nodes; what has not answered by then is said to be missing."""
+_SOON = 45.0
+"""As that, for a lab that failed: its user waits for the error."""
 KEPT = 10
 """Bundles of labs that failed."""
 _CALL = 60.0
@@ -55,7 +57,13 @@ class _Found:
 
 
 def bundle(
-    ctx: Context, name: str, to: IO[bytes], *, why: str = "", rounds: int = questions.ROUNDS
+    ctx: Context,
+    name: str,
+    to: IO[bytes],
+    *,
+    why: str = "",
+    rounds: int = questions.ROUNDS,
+    seconds: float = SECONDS,
 ) -> BundleView:
     """Write what can be collected of a lab; ``why``: what failed, empty if nothing did.
 
@@ -67,7 +75,7 @@ def bundle(
         view = inspect.lab(ctx, name)
         found = ctx.store.lab_with_nodes(name)
         redactor = Redactor(_secrets(found))
-        deadline = Deadline.after(SECONDS)
+        deadline = Deadline.after(seconds)
         nodes = each(lambda node: _node(ctx, view, node, rounds, deadline), found.nodes)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began))
     with packing(to, f"{name}-{stamp}") as out:
@@ -99,7 +107,7 @@ def keep(ctx: Context, name: str, why: str) -> Path | None:
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         with replaced(path) as draft, draft.open("wb") as file:
-            bundle(ctx, name, file, why=why, rounds=1)
+            bundle(ctx, name, file, why=why, rounds=1, seconds=_SOON)
         older = sorted(directory.glob("*.tar.zst"), key=lambda one: one.stat().st_mtime)
         for one in older[:-KEPT]:
             one.unlink(missing_ok=True)
@@ -177,7 +185,7 @@ def _asked(
     channel: GuestChannel, commands: Mapping[str, str], deadline: Deadline
 ) -> dict[str, str]:
     if deadline.passed:
-        raise NotReady(f"not asked: {SECONDS:.0f} s were over")
+        raise NotReady("not asked: the time for all nodes was over")
     mark = secrets.token_hex(16)
     script = questions.script(commands, mark).encode()
     limit = min(_CALL, max(1.0, deadline.left))
