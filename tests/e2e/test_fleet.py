@@ -65,7 +65,7 @@ def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> N
                 assert (view["state"], view["started"]) == ("ready", "warm")
                 assert h1.guests() == []
                 assert len(h2.guests()) == 3
-                (mine,) = formed.lab("template", "ls", "-o", "json").json
+                mine = formed.template(3)
                 (theirs,) = other.lab("template", "ls", "-o", "json").json
                 assert mine["form_seconds"] == theirs["form_seconds"], "it was formed once"
                 _used(h1, env, name)
@@ -73,19 +73,19 @@ def test_a_lab_through_another_host(formed: Site, url: str, tmp_path: Path) -> N
                 (branch,) = h1.lab("branch", name, limb, "--at", "mine", "-o", "json", env=env).json
                 assert branch["started"] == "warm"
                 assert len(h2.guests()) == 6
+                with served(h3, how=signal.SIGTERM):
+                    source = "generate:sysbench?tables=2&rows=1000"
+                    words = ("--from", source, "--blueprint", "single")
+                    h1.lab("dataset", "create", data, *words, env=env, timeout=900)
+                    asked = ("single", "--dataset", data, "--name", copy, "--host", "h3")
+                    h1.lab("up", *asked, env=env, timeout=600)
+                    assert len(h3.guests()) == 1
+                    count = ("sql", copy, "-o", "json", "-e", "SELECT COUNT(*) FROM sbtest.sbtest1")
+                    assert h1.lab(*count, env=env).json["rows"] == [[1000]]
+                    h1.lab("down", copy, env=env)
+                    h1.lab("dataset", "rm", data, env=env)
                 process.send_signal(signal.SIGKILL)
                 process.wait(20)
-            with served(h3, how=signal.SIGTERM):
-                source = "generate:sysbench?tables=2&rows=1000"
-                words = ("--from", source, "--blueprint", "single")
-                h1.lab("dataset", "create", data, *words, env=env, timeout=900)
-                asked = ("single", "--dataset", data, "--name", copy, "--host", "h3")
-                h1.lab("up", *asked, env=env, timeout=600)
-                assert len(h3.guests()) == 1
-                count = ("sql", copy, "-o", "json", "-e", "SELECT COUNT(*) FROM sbtest.sbtest1")
-                assert h1.lab(*count, env=env).json["rows"] == [[1000]]
-                h1.lab("down", copy, env=env)
-                h1.lab("dataset", "rm", data, env=env)
             gone = h1.lab("sql", name, "-e", "SELECT 1", env=env, code=None)
             assert gone.code == 5
             assert "h2" in gone.stderr
