@@ -150,11 +150,14 @@ def on_terminal(env: Mapping[str, str], *words: str, typed: Mapping[str, bytes])
 
 @pytest.mark.usefixtures("guest")
 def test_every_tunnel_takes_a_token_that_may(here: Site) -> None:
-    """Protects nodes, by every WebSocket that there is, but those of test_serve_archives.py."""
+    """Protects nodes, by every WebSocket that there is, but those of other tests.
+
+    Archives are those of test_archives.py; hosts of a fleet have theirs, in test_fleet_captures.py.
+    """
     routes = [route for router in ROUTERS for route in router.routes]
     paths = [route.path for route in routes if isinstance(route, APIWebSocketRoute)]
     into = [f"/v1/labs/{{name}}/nodes/{{node}}/{kind}" for kind in ("ssh", "console")]
-    others = ("/archive", "/datasets/upload")
+    others = ("/archive", "/datasets/upload", "/fleet/archives")
     assert sorted(path for path in paths if not path.endswith(others)) == sorted(into)
     gone = here.token("gone")
     tokens.revoke(here.service.core.store, "gone")
