@@ -6,7 +6,7 @@ for is read from /proc.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 ROUNDS = 2
 APART = 3.0
@@ -96,10 +96,14 @@ def script(commands: Mapping[str, str], mark: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parts(answer: str, mark: str) -> dict[str, str]:
-    """The answers in the output of ``script``, by their names."""
+def parts(answer: str, mark: str, asked: Collection[str]) -> dict[str, str]:
+    """The answers in the output of ``script``, by their names.
+
+    Only those of ``asked``: a guest knows the mark, and names become paths.
+    """
     found: dict[str, str] = {}
     for piece in answer.split(f"\n{mark} ")[1:]:
         name, _, text = piece.partition("\n")
-        found[name] = text
+        if name in asked:
+            found[name] = text
     return found

@@ -100,11 +100,8 @@ class Redactor:
         """
         found, inside = [], dict[str, bool]()
         for line in text.splitlines():
-            head, program, said = ((match := _LINE.fullmatch(line)) and match.groups()) or (
-                "",
-                "",
-                line,
-            )
+            match = _LINE.fullmatch(line)
+            head, program, said = match.groups("") if match else ("", "", line)
             if inside.get(program) and said and not _OWN.match(said):
                 found.append(f"{head}{GONE}")
                 continue

@@ -44,7 +44,7 @@ _CALL = 60.0
 """Seconds of one call: a round of an emulated guest takes 5 to 15."""
 _PING = 5.0
 _CONSOLE = 1 << 20
-"""Bytes of a console, the last ones."""
+"""Bytes of a console, and of what the hypervisor keeps of a guest, the last ones."""
 _JOBS = 20
 
 
@@ -142,7 +142,11 @@ def _node(ctx: Context, view: LabView, node: NodeRecord, rounds: int, deadline: 
         except (LabError, OSError) as error:
             seen.missing.append((what, str(error)))
 
-    part("hypervisor", lambda: seen.files.update(ctx.hypervisor.evidence(guest)))
+    def kept() -> None:
+        found = ctx.hypervisor.evidence(guest)
+        seen.files.update({name: text[-_CONSOLE:] for name, text in found.items()})
+
+    part("hypervisor", kept)
     part("console", lambda: seen.files.update({"console.log": _console(ctx, node)}))
     state = next((one.state for one in view.nodes if one.name == node.name), "unknown")
     if view.asleep_at is not None or state in ("stopped", "paused"):
@@ -190,7 +194,7 @@ def _asked(
     script = questions.script(commands, mark).encode()
     limit = min(_CALL, max(1.0, deadline.left))
     answer = channel.run(["/bin/sh", "-s"], stdin=script, timeout=limit, most=MOST_OUT)
-    return questions.parts(answer.decode(errors="replace"), mark)
+    return questions.parts(answer.decode(errors="replace"), mark, commands)
 
 
 def _pause(ctx: Context, deadline: Deadline) -> None:

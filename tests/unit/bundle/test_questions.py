@@ -18,7 +18,7 @@ def test_each_answer_has_its_name() -> None:
         "four": "cat; echo $((1 + 1))",
     }
     done = run(["/bin/sh", "-s"], stdin=questions.script(commands, mark).encode(), timeout=30)
-    found = questions.parts(done.stdout, mark)
+    found = questions.parts(done.stdout, mark, commands)
     assert list(found) == list(commands)
     assert found["one"] == "it is one\nand more\n"
     assert found["two"] == "broken\n"
@@ -34,7 +34,13 @@ def test_the_questions_are_shell() -> None:
         script = questions.script(commands, mark)
         run(["/bin/sh", "-n"], stdin=script.encode(), timeout=10)
         done = run(["/bin/sh", "-s"], stdin=script.encode(), timeout=120)
-        found = questions.parts(done.stdout, mark)
+        found = questions.parts(done.stdout, mark, commands)
         assert list(found) == list(commands)
         assert "MemTotal" in found["meminfo"]
     assert "hostname" not in questions.commands(1, server=False)
+
+
+def test_a_guest_names_no_files() -> None:
+    """Protects who unpacks a bundle: whoever is root in a guest knows the mark."""
+    answer = "\nM one\nfirst\nM ../../../etc/cron.d/x\n* * * * * root id\nM /abs\nx"
+    assert questions.parts(answer, "M", {"one"}) == {"one": "first"}
