@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from html import escape
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from lab.units import format_size
 from lab.values import dataclass
 
+_LATEST = 4e9
+"""In the year 2096."""
 LINES = 1500
 """Of the timeline, the last ones."""
 _STAMP = re.compile(
@@ -49,7 +52,10 @@ def moments(where: str, log: str) -> list[Moment]:
         if match:
             stamp = match[1].replace(",", ".")
             stamp = re.sub(r"([+-]\d\d):?(\d\d)$", r"\1:\2", stamp).replace("Z", "+00:00")
-            found.append(Moment(datetime.fromisoformat(stamp).timestamp(), where, match[2]))
+            with suppress(ValueError, OverflowError):  # a guest writes what it likes
+                at = datetime.fromisoformat(stamp).timestamp()
+                if 0 <= at < _LATEST:  # others cannot be shown
+                    found.append(Moment(at, where, match[2]))
     return found
 
 

@@ -7,6 +7,8 @@ from lab.bundle.page import Moment
 
 LOG = """2026-11-29T10:00:01.250000+01:00 n1 mariadbd[812]: WSREP: view 3
 -- Boot 3f --
+2026-99-99T10:00:01.250000+01:00 n1 mariadbd[812]: no such day
+0001-01-01T00:00:00.000000+23:59 n1 mariadbd[812]: before all days
 2026-11-29T09:00:02.5+0000 n1 mariadbd[812]: [ERROR] aborting
 """
 MANIFEST = {
