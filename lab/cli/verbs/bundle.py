@@ -33,7 +33,7 @@ def bundle(
         ),
     ] = "",
 ) -> None:
-    """Write what is known of a lab to a file, for whoever looks for the cause of a failure.
+    """Write the evidence of a lab to a file: logs, consoles, states.
 
     Of each node: its servers' logs and journal, console, QEMU's log and definition of the guest,
     and what pt-stalk collects, under its names, in two rounds; a page with a timeline of all nodes.
