@@ -61,11 +61,14 @@ CLEAN_UP = 120.0
 """Seconds that an interrupted part has to remove what it made, and report."""
 SLOWEST = ("--durations=20", "--durations-min=1")
 """What each part prints, the only report of a guest with ZFS."""
+REASON = 200
+"""Characters of the reason of a failure in the summary."""
 KEPT = 50
 """Tests in ``durations.txt``."""
 LEFT_OUT = re.compile(r"left for `make test-all`: (\d+)")
 
 _COUNTS = re.compile(r"(\d+) (passed|failed|skipped|xfailed|xpassed|errors?)\b")
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*)$", re.M)
 _DURATION = re.compile(r"^(\d+\.\d+)s (setup|call|teardown) +(\S.*)$", re.M)
 _SUMMARY = re.compile(
     r"^=+ .*(?:passed|failed|error|skipped|no tests ran).* in [\d.]+s.* =+$", re.M
@@ -87,6 +90,8 @@ class Result:
     skipped: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
     durations: list[tuple[float, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """A line for each test that failed: its name, and why."""
 
     @property
     def line(self) -> str:
@@ -277,6 +282,7 @@ def read_text(text: str, status: int, seconds: float) -> Result:
         result.skipped[reason] += int(count)
     for seconds_, phase, test in _DURATION.findall(text):
         result.durations.append((float(seconds_), f"{test} ({phase})"))
+    result.failures = [line[: 2 * REASON] for line in _FAILED.findall(text)]
     result.left_out = sum(int(count) for count in LEFT_OUT.findall(text))
     return result
 
@@ -297,6 +303,9 @@ def read(part: str, status: int, seconds: float, path: Path) -> Result:
         result.durations.append((float(case.get("time", "0")), _nodeid(case)))
         if found is not None and found.tag == "skipped":
             result.skipped[found.get("message", "")] += 1
+        elif found is not None:
+            why = " ".join(found.get("message", "").split())
+            result.failures.append(f"{_nodeid(case)}: {why[:REASON]}")
     left_out = path.with_suffix(".left-out")
     result.left_out = int(left_out.read_text()) if left_out.exists() else 0
     return result
@@ -321,6 +330,8 @@ def summary(results: Sequence[Result], options: Options, *, seconds: float) -> s
     tier = "all tests (`make test-all`)" if options.everything else "per push (`make test`)"
     lines = ["", f"tests: {tier}; reports and logs: {RESULTS}"]
     lines += [result.line for result in results]
+    # Of a long log often only the end is kept.
+    lines += [f"failed: {failure}" for result in results for failure in result.failures]
     left_out = sum(result.left_out for result in results)
     if not options.everything:
         older = [

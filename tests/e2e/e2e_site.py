@@ -42,7 +42,9 @@ _UNUSED = 14 * 86400.0
 _INTERRUPTED = 60.0
 """Seconds that a command has to end if it is interrupted."""
 
-_KEPT = ("images", "templates", "storage/images", "storage/templates", "logs/images", "locks")
+_KEPT = (
+    "images", "templates", "storage/images", "storage/templates", "logs/images", "locks", "bundles",
+)  # fmt: skip
 _DATABASES = ("state.db", "jobs.db")
 _KEPT_FILES = (
     *(f"{name}{part}" for name in _DATABASES for part in ("", "-journal", "-wal", "-shm")),

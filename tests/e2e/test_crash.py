@@ -95,7 +95,7 @@ def _when_there(site: Site, act: Callable[[int], object], *, seconds: float = 60
 
 
 def test_a_qemu_dies_during_restore(site: Site) -> None:
-    """The other guests and all files go with it, and the error is a sentence."""
+    """The other guests and all files go with it; the error is a sentence and names the evidence."""
     process = site.start("up", *PXC, "--nodes", "3", "--name", site.name("dies"))
     try:
         _when_there(site, lambda pid: os.kill(pid, signal.SIGKILL))
@@ -105,6 +105,9 @@ def test_a_qemu_dies_during_restore(site: Site) -> None:
     assert process.returncode in (5, 7), stderr
     assert stderr.startswith("lab: error: ")
     assert "n1" in stderr or "n2" in stderr or "n3" in stderr
+    (bundle,) = site.home.bundles.iterdir()
+    assert f"  bundle: {bundle}\n" in stderr
+    bundle.unlink()
     assert site.settled() == []
 
 

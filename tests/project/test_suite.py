@@ -31,6 +31,7 @@ def test_a_run_without_tests_fails(tmp_path: Path) -> None:
 GUEST = """\
 test-zfs: trixie: booting
 SKIPPED [2] tests/platform/test_guests_zfs.py:9: no template was handed over
+FAILED tests/platform/test_zfs_made.py::test_it[a b] - assert 1 == 2
 left for `make test-all`: 7 tests marked `rare`
 =========== 1 failed, 50 passed, 2 skipped, 7 deselected in 300.10s (0:05:00) ===========
 test-zfs: bookworm: skipped because there is no QEMU
@@ -48,6 +49,28 @@ def test_the_output_of_guests_counts() -> None:
         "bookworm: skipped because there is no QEMU": 1,
     }
     assert found.left_out == 7
+    assert found.failures == ["tests/platform/test_zfs_made.py::test_it[a b] - assert 1 == 2"]
+
+
+REPORT = """\
+<testsuites><testsuite><testcase classname="tests.e2e.test_x" name="test_y[1]" time="3">
+<error message="failed on setup&#10;  with 'no template'">...</error></testcase>
+<testcase classname="tests.e2e.test_x" name="test_z" time="3"/></testsuite></testsuites>
+"""
+
+
+def test_why_tests_failed_is_at_the_end(tmp_path: Path) -> None:
+    """Protects who has only the end of a long log."""
+    report = tmp_path / "e2e.xml"
+    report.write_text(REPORT)
+    found = suite.read("e2e", 1, 5.0, report)
+    assert found.failures == ["tests/e2e/test_x.py::test_y[1]: failed on setup with 'no template'"]
+    (line,) = [
+        line
+        for line in suite.summary([found], Options.parse([]), seconds=5.0).splitlines()
+        if line.startswith("failed: ")
+    ]
+    assert line == f"failed: {found.failures[0]}"
 
 
 def test_the_last_line_is_as_pytest_s() -> None:
