@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -33,6 +34,7 @@ import pytest
 
 if TYPE_CHECKING:
     from lab.cli.app import App
+    from lab.cli.verbs.on_failure import OnFailure
     from lab.config.labfile import LabValues
     from lab.errors import LabError
     from lab.spec import LabSpec
@@ -48,6 +50,10 @@ _PASSWORD = re.compile(r"(?<=:)[^:@/]+(?=@)")
 SPEC = pytest.StashKey["LabSpec | None"]()
 MATRIX = pytest.StashKey["list[str]"]()
 """The engines of ``--lab-matrix``."""
+ON_FAILURE = pytest.StashKey["OnFailure | None"]()
+"""What becomes of the lab of a test that failed."""
+FAILED = pytest.StashKey[str]()
+"""The last test that failed: of a test, it if that failed; of the session, with one lab for all."""
 
 
 class Dsn(str):
@@ -129,12 +135,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="a lab for each test that asks for one (default), or one for all",
     )
+    group.addoption(
+        "--lab-on-failure",
+        metavar="bundle|capture|keep",
+        help="if a test fails that has a lab: write a bundle of the lab, one with the lab in it"
+        " (each also =DIRECTORY), or keep the lab for 30m (or keep=TIME)",
+    )
     parser.addini("lab_scope", "function or session: the same, where no flag says it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Parse the flags, so that an error is reported before any test runs."""
-    config.stash[SPEC], config.stash[MATRIX] = None, []
+    config.stash[SPEC], config.stash[MATRIX], config.stash[ON_FAILURE] = None, [], None
     if _scope("", config) not in _SCOPES:
         raise pytest.UsageError(f"lab_scope is one of {', '.join(_SCOPES)}")
     if config.getoption("lab") is None:
@@ -145,6 +157,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[SPEC] = spec = _spec(config)
         if matrix := config.getoption("lab_matrix"):
             config.stash[MATRIX] = _engines(spec, matrix)
+        if wanted := config.getoption("lab_on_failure"):
+            from lab.cli.verbs import on_failure
+
+            config.stash[ON_FAILURE] = on_failure.parse("--lab-on-failure", wanted)
     except LabError as error:
         raise pytest.UsageError(_message(error)) from None
 
@@ -160,6 +176,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ]
     if engines and "lab_engine" in metafunc.fixturenames and "lab_engine" not in own:
         metafunc.parametrize("lab_engine", engines, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note which tests with a lab failed, before their fixtures end."""
+    report = yield
+    if report.failed and {"lab", "lab_session"} & set(getattr(item, "fixturenames", ())):
+        item.stash[FAILED] = item.session.stash[FAILED] = item.nodeid
+    return report
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -186,9 +213,10 @@ def lab_engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def lab_session(pytestconfig: pytest.Config, lab_engine: str) -> Iterator[TestLab]:
+def lab_session(request: pytest.FixtureRequest, lab_engine: str) -> Iterator[TestLab]:
     """As ``lab``, one for all tests: for fixtures of the scope ``session``."""
-    yield from _made(pytestconfig, lab_engine)
+    request.session.stash[FAILED] = ""  # what failed with a former lab, of another engine
+    yield from _made(request, lab_engine)
 
 
 @pytest.fixture(scope=_scope)
@@ -199,14 +227,14 @@ def lab(
     if _scope("", pytestconfig) == "session":
         yield request.getfixturevalue("lab_session")
     else:
-        yield from _made(pytestconfig, lab_engine)
+        yield from _made(request, lab_engine)
 
 
-def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
+def _made(request: pytest.FixtureRequest, engine: str) -> Iterator[TestLab]:
     from lab.cli import flags
     from lab.requests.labs import CreateLab
 
-    spec = config.stash[SPEC]
+    spec = request.config.stash[SPEC]
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
     # A unique name, as other test runs may use the same host.
@@ -223,8 +251,33 @@ def _made(config: pytest.Config, engine: str) -> Iterator[TestLab]:
             raise
     try:
         yield TestLab(view)
-    finally:
+        kept = _kept(request, view.name)
+    except BaseException:
         _remove(view.name)
+        raise
+    if not kept:
+        _remove(view.name)
+
+
+def _kept(request: pytest.FixtureRequest, name: str) -> bool:
+    """Do with the lab what ``--lab-on-failure`` says if a test failed; whether it is kept."""
+    wanted: OnFailure | None = request.config.stash[ON_FAILURE]
+    failed: str = request.node.stash.get(FAILED, "")
+    if wanted is None or not failed:
+        return False
+    from lab.cli.verbs import on_failure
+
+    def say(text: str) -> None:
+        line = f"lab: {text} ({failed} failed)"
+        reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+        elif sys.__stderr__ is not None:  # in a process of xdist, which passes no lines on
+            sys.__stderr__.write(f"\n{line}\n")
+
+    with _failing(), _app().open() as session:
+        return on_failure.apply(session, name, wanted, f"{failed} failed", say)
 
 
 @pytest.fixture(scope=_scope)

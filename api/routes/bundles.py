@@ -13,10 +13,12 @@ from lab.api.core.core import Core
 from lab.api.core.threads import Route
 from lab.api.http.auth import Caller, User
 from lab.api.http.dependencies import CoreOf
+from lab.api.routes.jobs import Id
 from lab.api.routes.labs import Name
+from lab.errors import NotFound
 from lab.lifecycle.labs import bundle
 
-router = APIRouter(prefix="/v1/labs/{name}", tags=["nodes"], route_class=Route)
+router = APIRouter(prefix="/v1", route_class=Route)
 
 _MEDIA_TYPE = "application/zstd"
 _FILE: dict[int | str, dict[str, Any]] = {
@@ -27,7 +29,13 @@ _FILE: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/bundle", operation_id="getBundle", response_class=Response, responses=_FILE)
+@router.get(
+    "/labs/{name}/bundle",
+    operation_id="getBundle",
+    tags=["nodes"],
+    response_class=Response,
+    responses=_FILE,
+)
 async def get_bundle(core: CoreOf, caller: User, name: Name) -> Response:
     """What is known of a lab, for whoever looks for the cause of a failure: logs, status, reports.
 
@@ -35,11 +43,33 @@ async def get_bundle(core: CoreOf, caller: User, name: Name) -> Response:
     literals of statements are removed.
     """
     content = await core.limits.programs.run(caller.token.id, partial(_bundle, core, caller, name))
-    return Response(
-        content,
-        media_type=_MEDIA_TYPE,
-        headers={"Content-Disposition": f'attachment; filename="{name}.tar.zst"'},
-    )
+    return _file(content, name)
+
+
+@router.get(
+    "/jobs/{job}/bundle",
+    operation_id="getJobBundle",
+    tags=["jobs"],
+    response_class=Response,
+    responses=_FILE,
+)
+def get_job_bundle(core: CoreOf, caller: User, job: Id) -> Response:
+    """What was known of the lab that a job could not make, before it was removed.
+
+    It is there where nodes of the lab had been started; the latest 30 of a host stay.
+    """
+    record = caller.job(core, job)
+    with core.contexts.use() as ctx:
+        path = bundle.of_job(ctx, record.id)
+    try:
+        return _file(path.read_bytes(), f"job-{record.id}")
+    except FileNotFoundError:
+        raise NotFound(f"the job {record.id} has no bundle") from None
+
+
+def _file(content: bytes, name: str) -> Response:
+    disposition = {"Content-Disposition": f'attachment; filename="{name}.tar.zst"'}
+    return Response(content, media_type=_MEDIA_TYPE, headers=disposition)
 
 
 def _bundle(core: Core, caller: Caller, name: str) -> bytes:

@@ -15,6 +15,9 @@ from typing import IO, Any
 from lab.distribution import extra
 from lab.values import dataclass
 
+PART = 16 << 20
+"""Bytes of a file of a stream, and so of the memory that it takes."""
+
 
 @dataclass
 class Packing:
@@ -38,6 +41,47 @@ class Packing:
     def add_json(self, path: str, value: Any) -> None:
         """Add a value as JSON."""
         self.add(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+    @contextmanager
+    def parts(self, directory: str) -> Iterator[Parts]:
+        """A stream whose size is not known before, as the files ``directory/0000``, ``0001`` ...
+
+        One is complete at the end of the block; what an error leaves is no bundle.
+        """
+        stream = Parts(self, directory)
+        yield stream
+        stream.finish()
+
+
+class Parts:
+    """A stream that is cut into files of ``PART`` bytes, as a tar archive has sizes first."""
+
+    def __init__(self, out: Packing, directory: str) -> None:
+        self._out = out
+        self._directory = directory
+        self._number = 0
+        self._waiting = bytearray()
+
+    def write(self, data: bytes, /) -> int:
+        """Take all of ``data``."""
+        self._waiting += data
+        while len(self._waiting) >= PART:
+            self._put(bytes(self._waiting[:PART]))
+            del self._waiting[:PART]
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing: a file is written once its size is known."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+        if self._waiting:
+            self._put(bytes(self._waiting))
+            self._waiting.clear()
+
+    def _put(self, data: bytes) -> None:
+        self._out.add(f"{self._directory}/{self._number:04}", data)
+        self._number += 1
 
 
 @contextmanager

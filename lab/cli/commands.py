@@ -234,6 +234,7 @@ class RootVerbs(Verbs):
         "logs": "lab.cli.verbs.node_access:logs",
         "console": "lab.cli.verbs.node_access:console",
         "bundle": "lab.cli.verbs.bundle:bundle",
+        "open": "lab.cli.verbs.bundle:open_file",
         "env": "lab.cli.verbs.env:env",
         "ca": "lab.cli.verbs.ca:ca",
         "engine": EngineVerbs,

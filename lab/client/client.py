@@ -365,6 +365,10 @@ class Client:
         """What is known of a lab as a bundle, a tar archive compressed with zstd."""
         return self._wire.content(path_of("labs", name, "bundle"), allow=_BUNDLE)
 
+    def job_bundle(self, job: str) -> bytes:
+        """What was known of the lab that a job could not make, as ``bundle``; raises NotFound."""
+        return self._wire.content(path_of("jobs", job, "bundle"), allow=_BUNDLE)
+
     def gc(self, **fields: Any) -> GcReport:
         """Remove what `lab gc` removes, for admins; ``fields``: those of ``CollectGarbage``."""
         found: GcReport = self.run(CollectGarbage(**settable(CollectGarbage, fields)))

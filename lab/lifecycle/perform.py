@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import refuse_waiting
-from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
+from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -286,6 +286,13 @@ def _import_snapshot(ctx: Context, asked: ImportSnapshot, timeout: float) -> Lab
         return import_snapshot(ctx, source, asked, timeout=timeout, speaker=speaker)
 
 
+def _open(ctx: Context, asked: OpenBundle, timeout: float) -> LabView:
+    from lab.lifecycle.archives.bundled_lab import open_bundle
+
+    with _arriving(asked) as (source, _):
+        return open_bundle(ctx, source, asked, timeout=timeout)
+
+
 @contextmanager
 def _arriving(asked: ImportArchive) -> Iterator[tuple[BinaryIO, Speaker | None]]:
     """The archive, and who hears what becomes of it."""
@@ -350,5 +357,6 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     ExportArchive: _export,
     ImportArchive: _import,
     ImportSnapshot: _import_snapshot,
+    OpenBundle: _open,
 }
 """The verb of each request, with the seconds that nodes may take to get ready."""

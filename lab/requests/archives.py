@@ -91,5 +91,9 @@ class ImportSnapshot(ImportArchive, frozen=True, kw_only=True):
     """Whether client sessions in the snapshot are kept; else they are ended."""
 
 
+class OpenBundle(ImportSnapshot, frozen=True, kw_only=True):
+    """A bundle with a lab in it, and the lab to make of that."""
+
+
 AS_EXPORTED = ImportSnapshot()
 """All of the archive, and a lab of the name that it had, without a lease."""

@@ -15,3 +15,5 @@ class BundleView:
     size: int
     files: int
     seconds: float
+    lacks_lab: str = ""
+    """Why the lab itself is not in it, although that was requested."""

@@ -80,6 +80,48 @@ def test_nothing_that_is_secret_is_in_it(formed: Site) -> None:
     assert found["nodes/n3/qemu.log"]
 
 
+def test_a_failed_lab_is_opened_elsewhere(site: Site) -> None:
+    """Protects who looks for the cause: the cluster as it failed, in another home, from one file.
+
+    One node's server was stopped and the node that is left with another cannot be written to: the
+    RAM continues, with what was in it. The same file without RAM boots, and heals.
+    """
+    name = site.name("fails")
+    file = site.root / "failed.tar.zst"
+    with site.up(*PXC, "--nodes", "3", "--name", name):
+        site.lab("sql", name, "-e", "CREATE DATABASE t")
+        site.lab("sql", name, "-e", "CREATE TABLE t.x (v INT PRIMARY KEY)")
+        site.lab("sql", name, "-e", "INSERT INTO t.x VALUES (1)")
+        site.lab("exec", name, "--node", "n2", "--", "sh", "-c", "echo mark > /run/mark")
+        site.lab("exec", name, "--node", "n2", "--", "systemctl", "stop", "mariadb")
+        site.lab("bundle", name, "--with-lab", "--yes", "-o", str(file), timeout=300)
+    try:
+        with site.sibling() as other:
+            opened = ("open", str(file), other.name("look"))
+            view = other.lab(*opened, "--timeout", "60s", "-o", "json", timeout=300).json
+            look = view["name"]
+            assert (view["state"], view["started"]) == ("failed", "warm")
+            mark = other.lab("exec", look, "--node", "n2", "--agent", "--", "cat", "/run/mark")
+            assert mark.stdout.strip() == "mark"
+            found = other.lab("status", look, "-o", "json", code=None).json
+            states = {one["name"]: one["state"] for one in found["lab"]["nodes"]}
+            assert states["n2"] != "ready"
+            again = other.root / "again.tar.zst"
+            other.lab("bundle", look, "-o", str(again), timeout=240)
+            again.unlink()
+            other.lab("down", look)
+            boots = ("open", str(file), other.name("disks"), "--no-ram")
+            view = other.lab(*boots, "-o", "json", timeout=900).json
+            try:
+                assert (view["state"], view["started"]) == ("ready", "cold")
+                assert other.sql(view["name"], "n2", "SELECT v FROM t.x") == [[1]]
+            finally:
+                other.lab("down", view["name"], code=None)
+            assert other.settled() == []
+    finally:
+        file.unlink()
+
+
 def _ask(connection: pymysql.Connection, statement: str) -> None:
     with suppress(pymysql.Error), connection.cursor() as cursor:
         cursor.execute(statement)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import zstandard
 
+from lab.bundle.unpacking import unpacking
 from lab.config import tomlfile
 from lab.datasets import (
     accounts,
@@ -152,6 +154,17 @@ def guest(data: bytes) -> None:
             continue
 
 
+def bundle(data: bytes) -> None:
+    # Of what is inside: hardly any damage of what is compressed gets that far.
+    for content in (data, zstandard.compress(data)):
+        try:
+            with unpacking(io.BytesIO(content)) as found:
+                assert len(found.manifest.why) < 10_000
+                found.lab.read()
+        except InvalidSpec:
+            continue
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
     "dump": dump,
     "survey": surveyed,
@@ -167,6 +180,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "made": made,
     "volume": volume,
     "guest": guest,
+    "bundle": bundle,
 }
 LIMITS = Limits(seconds=5.0)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import signal
 import sqlite3
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
+import zstandard
 
 from lab.api.service import Service
 from lab.cli import main
-from lab.errors import NotReady
+from lab.client import Client
+from lab.errors import NotFound, NotReady
 from lab.state.service import JobRecord
 from lab.units import parse_time
 from tests.support.killed_service import (
@@ -93,6 +99,29 @@ def test_it_can_be_looked_at_and_removed(
     assert here.ask("GET", "/v1/labs/galera", token=other).status_code == 404
     assert main(("down", "galera")) == 0
     assert here.ask("GET", "/v1/labs").json()["items"] == []
+
+
+def test_one_that_is_not_kept_leaves_its_evidence(here: Site) -> None:
+    """Protects who has to find out why: the lab is gone, its bundle is there, for its project."""
+    owner, other = here.token(), here.token("other", project="other")
+    refused = here.ask("POST", "/v1/labs?wait=60", {**BODY, "name": "shop"}, token=owner).json()
+    (path,) = [one for one in refused["details"] if one.startswith("bundle: ")]
+    path = path.removeprefix("bundle: GET ")
+    assert path == f"/v1/jobs/{refused['job']}/bundle"
+    found = here.ask("GET", path, token=owner)
+    plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(found.content)).read()
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        (manifest,) = [one for one in tar.getnames() if one.endswith("/manifest.json")]
+        said = json.loads(cast("IO[bytes]", tar.extractfile(manifest)).read())
+    assert (said["lab"]["name"], said["why"]) == ("shop", "the node does not answer")
+    assert here.ask("GET", path, token=other).status_code == 404
+    assert here.ask("GET", "/v1/labs/shop", token=owner).status_code == 404
+    url = str(here.client.base_url)
+    with Client(url, owner) as client:
+        assert client.job_bundle(refused["job"]) == found.content
+    first = here.ask("GET", "/v1/jobs?kind=create").json()["items"][-1]["id"]
+    with pytest.raises(NotFound, match="has no bundle"), Client(url, here.admin) as client:
+        client.job_bundle(first)
 
 
 def test_it_ends_by_its_lease(here: Site) -> None:

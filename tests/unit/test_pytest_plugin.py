@@ -114,6 +114,43 @@ def test_one_lab_for_all(here: pytest.Pytester, tmp_path: Path) -> None:
     result.stdout.fnmatch_lines(["lab_dsn = 'mysql://lab:[*][*][*]@127.0.0.1:*/'"])
 
 
+FAILING = """
+    import pytest
+
+    def test_passes(lab):
+        note(lab)
+
+    def test_fails(lab):
+        note(lab)
+        assert 0
+
+    def note(lab):
+        with open("names", "a") as file:
+            file.write(f"{lab.name}\\n")
+"""
+
+
+@pytest.mark.parametrize("scope", ["function", pytest.param("session", marks=pytest.mark.rare)])
+def test_a_lab_whose_test_failed(here: pytest.Pytester, tmp_path: Path, scope: str) -> None:
+    """Protects the evidence of a failure in CI; labs of tests that passed go as always."""
+    here.makepyfile(FAILING)
+    words = ["--lab", "galera", "--lab-nodes=1", f"--lab-scope={scope}", "--lab-on-failure"]
+    here.mkdir("out")
+    result = run(here, *words, "bundle=out")
+    result.assert_outcomes(passed=1, failed=1)
+    ((one,), (two,)) = names(here)
+    (path,) = (here.path / "out").iterdir()
+    assert path.name.startswith(f"{two}-")
+    result.stdout.fnmatch_lines([f"lab: {Path('out') / path.name}: * failed)"])
+    assert labs(tmp_path / "home") == []
+    (here.path / "names").unlink()
+    run(here, *words, "keep=2h").assert_outcomes(passed=1, failed=1)
+    ((one,), (two,)) = names(here)
+    assert (one == two) == (scope == "session")
+    assert labs(tmp_path / "home") == [two]
+    assert run(here, *words, "burn").ret == pytest.ExitCode.USAGE_ERROR
+
+
 MATRIX = """
     import pytest
 

@@ -194,11 +194,15 @@ class LocalSession:
 
         return Program(console_argv(self._context, name, node))
 
-    def bundle(self, name: str, to: IO[bytes]) -> None:
+    def bundle(self, name: str, to: IO[bytes], *, with_lab: bool = False, why: str = "") -> str:
         """See Session."""
+        if with_lab:
+            from lab.lifecycle.archives.bundled_lab import bundle_with_lab
+
+            return bundle_with_lab(self._context, name, to, why=why).lacks_lab
         from lab.lifecycle.labs.bundle import bundle
 
-        bundle(self._context, name, to)
+        return bundle(self._context, name, to, why=why).lacks_lab
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """See Session."""

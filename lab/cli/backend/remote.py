@@ -162,9 +162,16 @@ class RemoteSession:
         self._client.get(name).node(node)
         return console_through(self._client.url, name, node)
 
-    def bundle(self, name: str, to: IO[bytes]) -> None:
+    def bundle(self, name: str, to: IO[bytes], *, with_lab: bool = False, why: str = "") -> str:
         """See Session."""
+        del why  # it is in what the caller prints
+        if with_lab:
+            raise InvalidSpec(
+                "a bundle with the lab in it is written by the host of the lab",
+                hint="run `lab bundle --with-lab` there",
+            )
         to.write(self._client.bundle(name))
+        return ""
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """See Session."""

@@ -178,8 +178,11 @@ class Session(Protocol):
     def console(self, name: str, node: str) -> Program:
         """The program that connects to a node's console."""
 
-    def bundle(self, name: str, to: IO[bytes]) -> None:
-        """Write what is known of a lab as a bundle; ``to`` stays open."""
+    def bundle(self, name: str, to: IO[bytes], *, with_lab: bool = False, why: str = "") -> str:
+        """Write what is known of a lab as a bundle; ``to`` stays open.
+
+        ``with_lab``: with the lab itself; returns why that is not in it, else an empty text.
+        """
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         """The last lines of a node's log; with ``follow`` also each new one."""

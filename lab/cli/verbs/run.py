@@ -18,6 +18,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.child import find, run_child
 from lab.cli.terminal.failure import report
 from lab.cli.terminal.output import as_json
+from lab.cli.verbs import on_failure as failures
 from lab.errors import Interrupted, LabError, NotFound
 from lab.lifecycle.core.environment import environment
 from lab.paths import writing
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 @manual(
     "lab run pxc -- make test",
+    "lab run pxc --on-failure keep=2h -- pytest",
     "lab run galera --nodes 1 -- sh -c 'mysql -u \"$LAB_USER\" < schema.sql'",
     takes_command=True,
 )
@@ -49,16 +51,23 @@ def run(
             help="Write engine, versions, times and exit code to this file, as JSON.",
         ),
     ] = "",
+    on_failure: Annotated[
+        str,
+        typer.Option(
+            "--on-failure", metavar=failures.METAVAR, show_default=False, help=failures.HELP
+        ),
+    ] = "",
 ) -> int:
     """Create a lab, run a command with it, then remove the lab.
 
     The environment of the command has the variables that `lab env` prints. The exit code is the
     command's, 128 + n if signal n ended it. Signals are passed to the command first; the lab is
-    removed in any case.
+    removed in any case, unless --on-failure keeps it.
     """
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
+    wanted = failures.parse("--on-failure", on_failure) if on_failure else None
     spec = flags.wanted(app.settings(), cluster, creation)
     try:
         view = _make(app, spec, creation)
@@ -74,6 +83,14 @@ def run(
         _write(report_to, found)
     except LabError as error:
         code = code or report(error, app.interrupts, debug=app.debug)
+    if wanted and code and not app.interrupts.came:
+        try:
+            with app.open(doing=REMOVING) as session:
+                why = f"{argv[0]} ended with exit code {code}"
+                if failures.apply(session, view.name, wanted, why, app.say):
+                    return code
+        except LabError as error:
+            report(error, app.interrupts, debug=app.debug)
     removed = _removed(app, view.name)
     return code or removed
 

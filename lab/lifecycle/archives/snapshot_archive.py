@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
-from lab.errors import Conflict, HostUnfit
+from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
 from lab.exchange import talk
 from lab.lifecycle.archives import export
 from lab.lifecycle.archives.import_archive import import_archive
@@ -20,7 +20,8 @@ from lab.lifecycle.captures.capture import from_use, parent_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.order import resolve
 from lab.lifecycle.labs.reserve import new_record, reserved
-from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_ready
+from lab.lifecycle.labs.up import all_or_nothing, check_host, clone_in_use, mark_failed, mark_ready
+from lab.lifecycle.nodes import inspect
 from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.inspect import images_of, record_of
 from lab.lifecycle.snapshots import snapshot
@@ -70,26 +71,30 @@ def import_snapshot(
     *,
     timeout: float,
     speaker: talk.Speaker | None = None,
+    keep_failed: bool = False,
 ) -> LabView:
     """Import the archive of a snapshot, and return a lab that is a clone of it once it is ready.
 
     ``timeout``: seconds that its nodes may take to get ready. The rest, and what is raised, as for
     ``import_archive`` and ``up``. Where the lab fails, what was imported stays, and the next import
-    of the same uses it.
+    of the same uses it. ``keep_failed``: a lab whose nodes were started and do not get ready is
+    returned as failed, with a note that says why.
     """
     if asked.name and ctx.store.labs.find(check_lab_name(asked.name)) is not None:
         raise Conflict(f"lab {asked.name} exists", hint="give the lab another name")
     made: list[LabView] = []
 
     def make(ctx: Context, done: ImportView) -> str:
-        made.append(_clone(ctx, done.key, asked, timeout))
+        made.append(_clone(ctx, done.key, asked, timeout, keep_failed=keep_failed))
         return made[0].name
 
     import_archive(ctx, "snapshot", source, asked.how, speaker=speaker, then=make)
     return made[0]
 
 
-def _clone(ctx: Context, key: str, asked: ImportSnapshot, timeout: float) -> LabView:
+def _clone(
+    ctx: Context, key: str, asked: ImportSnapshot, timeout: float, *, keep_failed: bool
+) -> LabView:
     """A lab that is a clone of the template ``key``, which was captured from a lab in use."""
     began = time.time()
     record = ctx.store.templates.get(key)
@@ -112,14 +117,21 @@ def _clone(ctx: Context, key: str, asked: ImportSnapshot, timeout: float) -> Lab
                 hint="without --warm-only the lab boots from its disks",
             )
         ctx.store.templates.update(key, used_at=time.time())
-        clone_in_use(
-            ctx,
-            lab,
-            order,
-            images,
-            capture,
-            timeout,
-            refused=partial(template.give_up_ram, ctx, key),
-            keep_sessions=asked.keep_sessions,
-        )
+        try:
+            clone_in_use(
+                ctx,
+                lab,
+                order,
+                images,
+                capture,
+                timeout,
+                refused=partial(template.give_up_ram, ctx, key),
+                keep_sessions=asked.keep_sessions,
+            )
+        except (NotReady, CommandFailed) as error:
+            if not keep_failed:
+                raise
+            mark_failed(ctx, lab, asked.ttl, error)
+            ctx.progress.note("failed", f"{lab.name} is kept as it is: {error}")
+            return inspect.lab(ctx, lab.name)
         return mark_ready(ctx, lab, asked.ttl, began)

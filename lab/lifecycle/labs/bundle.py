@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,20 @@ import msgspec
 
 from lab import host
 from lab.bundle import page, questions
-from lab.bundle.packing import Packing, packing
+from lab.bundle.packing import Packing, Parts, packing
 from lab.bundle.redact import Redactor
+from lab.bundle.unpacking import LAB
 from lab.distribution import version
 from lab.drafts import replaced
 from lab.errors import Interrupted, LabError, NotReady
 from lab.hypervisor import GuestChannel
+from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.images.ready import engine_units
 from lab.lifecycle.labs.node_access import MOST_OUT
 from lab.lifecycle.nodes import inspect
+from lab.lifecycle.snapshots import snapshot
 from lab.names import GuestName
 from lab.state.records import LabWithNodes, NodeRecord
 from lab.units import format_size
@@ -38,7 +42,7 @@ SECONDS = 120.0
 """For all that is asked of a lab's nodes; what has not answered by then is said to be missing."""
 _SOON = 45.0
 """As that, for a lab that failed: its user waits for the error."""
-KEPT = 10
+KEPT = 30
 """Bundles of labs that failed."""
 _CALL = 60.0
 """Seconds of one call: a round of an emulated guest takes 5 to 15."""
@@ -46,6 +50,9 @@ _PING = 5.0
 _CONSOLE = 1 << 20
 """Bytes of a console, and of what the hypervisor keeps of a guest, the last ones."""
 _JOBS = 20
+
+AddLab = Callable[[str, Parts], object]
+"""Writes the archive of a snapshot, by its label, to a stream."""
 
 
 @dataclass
@@ -64,34 +71,82 @@ def bundle(
     why: str = "",
     rounds: int = questions.ROUNDS,
     seconds: float = SECONDS,
+    add_lab: AddLab | None = None,
+    notes: bool = True,
 ) -> BundleView:
     """Write what can be collected of a lab; ``why``: what failed, empty if nothing did.
 
     A node that does not run, or does not answer, is no error: what is missing is listed. A lab that
-    is asleep stays so, and its nodes are not asked. Raises NotFound, HostUnfit.
+    is asleep stays so, and its nodes are not asked.
+
+    ``add_lab``: exports a snapshot that is taken first, RAM included where it can be, for which a
+    lab that is asleep is woken. ``notes``: whether what is missing is also noted. Raises
+    NotFound, HostUnfit.
     """
     began = time.time()
-    with ctx.progress.step("bundle", f"collecting what is known of {name}"):
-        view = inspect.lab(ctx, name)
-        found = ctx.store.lab_with_nodes(name)
-        redactor = Redactor(_secrets(found))
-        deadline = Deadline.after(seconds)
-        nodes = each(lambda node: _node(ctx, view, node, rounds, deadline), found.nodes)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began))
-    with packing(to, f"{name}-{stamp}") as out:
-        missing = []
-        timeline = _ours(ctx, name, redactor)
-        for node, seen in zip(found.nodes, nodes, strict=True):
-            for path, text in sorted(seen.files.items()):
-                out.add(f"nodes/{node.name}/{path}", _clean(redactor, path, text))
-            missing += [{"what": f"{node.name}: {what}", "why": w} for what, w in seen.missing]
-            log = redactor.log(seen.files.get("error.log", ""))
-            timeline += page.moments(node.name, log)
-        _facts(ctx, out, redactor, view, why, began, missing, page.merged(timeline))
-    for one in missing:
+    with ExitStack() as snapshots:
+        taken, missing = _captured(ctx, name, snapshots) if add_lab else (None, [])
+        with ctx.progress.step("bundle", f"collecting what is known of {name}"):
+            view = inspect.lab(ctx, name)
+            found = ctx.store.lab_with_nodes(name)
+            redactor = Redactor(_secrets(found))
+            deadline = Deadline.after(seconds)
+            nodes = each(lambda node: _node(ctx, view, node, rounds, deadline), found.nodes)
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began))
+        with packing(to, f"{name}-{stamp}") as out:
+            _write(ctx, out, redactor, view, found, nodes, why, began, missing)
+            if taken and add_lab:
+                with out.parts(LAB) as parts:
+                    add_lab(taken.label, parts)
+    for one in missing if notes else ():
         ctx.progress.note("bundle", f"not collected: {one['what']}: {one['why']}")
-    size = sum(one["size"] for one in out.files.values())
-    return BundleView(name, view.state, size, len(out.files), time.time() - began)
+    return BundleView(
+        name,
+        view.state,
+        sum(one["size"] for one in out.files.values()),
+        len(out.files),
+        time.time() - began,
+        lacks_lab=missing[0]["why"] if add_lab and not taken else "",
+    )
+
+
+def _captured(
+    ctx: Context, name: str, snapshots: ExitStack
+) -> tuple[Capture | None, list[dict[str, str]]]:
+    """A snapshot that is kept in the block of ``snapshots``; or None, and why there is none."""
+    try:
+        kept = snapshot.kept_or_taken(ctx, name, "", "bundle", failed=True)
+        return snapshots.enter_context(kept), []
+    except Interrupted:
+        raise
+    except (LabError, OSError) as error:
+        return None, [{"what": "the lab", "why": str(error)}]
+
+
+def _write(
+    ctx: Context,
+    out: Packing,
+    redactor: Redactor,
+    view: LabView,
+    found: LabWithNodes,
+    nodes: list[_Found],
+    why: str,
+    began: float,
+    missing: list[dict[str, str]],
+) -> None:
+    timeline = _ours(ctx, view.name, redactor)
+    for node, seen in zip(found.nodes, nodes, strict=True):
+        for path, text in sorted(seen.files.items()):
+            out.add(f"nodes/{node.name}/{path}", _clean(redactor, path, text))
+        missing += [{"what": f"{node.name}: {what}", "why": w} for what, w in seen.missing]
+        log = redactor.log(seen.files.get("error.log", ""))
+        timeline += page.moments(node.name, log)
+    _facts(ctx, out, redactor, view, why, began, missing, page.merged(timeline))
+
+
+def of_job(ctx: Context, job: str) -> Path:
+    """Where the bundle of the lab is that a job could not make, if it is there."""
+    return ctx.home.bundles / f"job-{job}.tar.zst"
 
 
 def keep(ctx: Context, name: str, why: str) -> Path | None:
@@ -103,11 +158,13 @@ def keep(ctx: Context, name: str, why: str) -> Path | None:
         return None
     directory = ctx.home.bundles
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = directory / f"{name}-{stamp}.tar.zst"
+    job = ctx.origin.job
+    path = of_job(ctx, job) if job else directory / f"{name}-{stamp}.tar.zst"
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         with replaced(path) as draft, draft.open("wb") as file:
-            bundle(ctx, name, file, why=why, rounds=1, seconds=_SOON)
+            # Without notes: the first that its user reads is the error.
+            bundle(ctx, name, file, why=why, rounds=1, seconds=_SOON, notes=False)
         older = sorted(directory.glob("*.tar.zst"), key=lambda one: one.stat().st_mtime)
         for one in older[:-KEPT]:
             one.unlink(missing_ok=True)

@@ -287,7 +287,7 @@ def all_or_nothing(ctx: Context, lab: Owner, ttl: float | None, *, keep: bool) -
         except BaseException as error:
             if keep:
                 undo.keep()
-                _mark_failed(ctx, lab, ttl, error)
+                mark_failed(ctx, lab, ttl, error)
             elif isinstance(error, LabError):
                 if isinstance(error, NotReady):
                     error.hint = ", ".join(filter(None, (error.hint, _KEEP)))
@@ -296,11 +296,11 @@ def all_or_nothing(ctx: Context, lab: Owner, ttl: float | None, *, keep: bool) -
 
 
 def _bundle(ctx: Context, name: str, error: LabError) -> None:
-    """Keep what is known of a lab whose nodes were started, and name the file in ``error``.
+    """Keep what is known of a lab whose nodes were started, and say in ``error`` where it is.
 
-    Not of one of a service: its jobs have events, and who may read its files is somebody else.
+    A caller of a service gets it from there, as the host's files are somebody else's.
     """
-    if isinstance(error, Interrupted) or ctx.origin.job or not ctx.store.nodes.of(name):
+    if isinstance(error, Interrupted) or not ctx.store.nodes.of(name):
         return
     if not any(
         guest.tags.get("owner") == f"lab:{name}" for guest in ctx.hypervisor.guests().values()
@@ -310,10 +310,11 @@ def _bundle(ctx: Context, name: str, error: LabError) -> None:
 
     path = bundle.keep(ctx, name, str(error))
     if path is not None:
-        error.details += (f"bundle: {path}",)
+        job = ctx.origin.job
+        error.details += (f"bundle: GET /v1/jobs/{job}/bundle" if job else f"bundle: {path}",)
 
 
-def _mark_failed(ctx: Context, lab: Owner, ttl: float | None, error: BaseException) -> None:
+def mark_failed(ctx: Context, lab: Owner, ttl: float | None, error: BaseException) -> None:
     """Record that the lab failed and keeps its guests; ``error`` stays the one that is raised."""
     try:
         lease = _lease(ttl, ctx.store.labs.get(lab.name))

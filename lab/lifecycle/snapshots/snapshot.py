@@ -45,20 +45,26 @@ _STARTED = 120.0
 
 
 def take(
-    ctx: Context, asked: TakeSnapshot, *, labelled: Callable[[str], object] = lambda _: None
+    ctx: Context,
+    asked: TakeSnapshot,
+    *,
+    labelled: Callable[[str], object] = lambda _: None,
+    failed: bool = False,
 ) -> SnapshotView:
     """Snapshot a lab, running or stopped.
 
     A running lab's nodes are paused, all at the same time, while it is taken; where they
     cannot, its volumes are taken at one moment, as by a power failure. Its RAM is included where
     all nodes run and the hypervisor can, unless the request is for disks only. ``labelled`` is
-    called with its label before anything of it is there. Raises NotFound, HostUnfit if less than
+    called with its label before anything of it is there. ``failed``: also where the creation of the
+    lab failed, and its guests were kept. Raises NotFound, HostUnfit if less than
     ``space_floor`` would be left, and Conflict while another command works on the lab.
     """
     awake(ctx, asked.lab)
     with lock(ctx.home, "lab", asked.lab, wait=False):
         record = record_of(ctx, asked.lab)
-        check_usable(record)
+        if not (failed and record.state == "failed"):
+            check_usable(record)
         interrupted.check(ctx, asked.lab)
         owner, keep = Owner("lab", asked.lab), asked.protected
         expires = None if asked.ttl is None else time.time() + asked.ttl
@@ -155,7 +161,9 @@ def kept(ctx: Context, name: str, wanted: str) -> Iterator[Capture]:
 
 
 @contextmanager
-def kept_or_taken(ctx: Context, name: str, wanted: str, what: str) -> Iterator[Capture]:
+def kept_or_taken(
+    ctx: Context, name: str, wanted: str, what: str, *, failed: bool = False
+) -> Iterator[Capture]:
     """Keep a snapshot as ``kept`` does, or take one called ``what`` if none is ``wanted``.
 
     That is removed afterwards, unless it has branches: then it stays for a while.
@@ -169,7 +177,7 @@ def kept_or_taken(ctx: Context, name: str, wanted: str, what: str) -> Iterator[C
 
     with Undo() as undo:
         if not wanted:
-            wanted = take(ctx, TakeSnapshot(lab=name, name=what, ttl=_STARTED)).label
+            wanted = take(ctx, TakeSnapshot(lab=name, name=what, ttl=_STARTED), failed=failed).label
             undo.push(f"snapshot {wanted}", leave)
         with kept(ctx, name, wanted) as capture:
             yield capture

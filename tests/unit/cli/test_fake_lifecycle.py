@@ -29,7 +29,7 @@ from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
-from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
+from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
@@ -114,6 +114,7 @@ _ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
     RefreshDataset: lambda asked: dataset_view(asked.name, 2),
     DeleteDataset: lambda asked: not asked.defer,
     ImportSnapshot: lambda asked: lab_view(asked.name or "shop"),
+    OpenBundle: lambda asked: lab_view(asked.name or "shop"),
 }
 """What verbs return that do not look at the labs of the world."""
 
@@ -273,9 +274,10 @@ class FakeSession:
         self._called("console", name, node)
         return Program(["true"])
 
-    def bundle(self, name: str, to: IO[bytes]) -> None:
-        self._called("bundle", name)
+    def bundle(self, name: str, to: IO[bytes], *, with_lab: bool = False, why: str = "") -> str:
+        self._called("bundle", name, with_lab=with_lab, why=why)
         to.write(b"packed")
+        return self._world.lacks_lab if with_lab else ""
 
     def logs(self, name: str, node: str, source: str, *, follow: bool, lines: int) -> Iterator[str]:
         self._called("logs", name, node, source, follow=follow, lines=lines)
@@ -370,6 +372,7 @@ class FakeLifecycle(Lifecycle):
         self.pooled: set[str] = set()
         """The labs that wait in pools of a service."""
         self.import_outcome = "imported"
+        self.lacks_lab = ""
         self.refused: LabError | None = None
         self.upgraded = UpgradeView("a", "mariadb:11.8", (), 1.0, 2, 0, 0)
         self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")

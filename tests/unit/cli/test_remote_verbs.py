@@ -103,6 +103,7 @@ REFUSED = {
     "dataset import": "dataset import crm.lab",
     "snapshot export": "snapshot export shop mine shop.lab",
     "snapshot import": "snapshot import shop.lab",
+    "open": "open shop.tar.zst",
 }
 """A call of each verb that is refused."""
 

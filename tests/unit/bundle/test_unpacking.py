@@ -1,0 +1,121 @@
+"""Bundles that come from elsewhere: the lab in them, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Sequence
+
+import pytest
+import zstandard
+
+from lab.bundle import packing as packs
+from lab.bundle.packing import packing
+from lab.bundle.unpacking import unpacking
+from lab.errors import InvalidSpec
+
+MANIFEST = {"lab": {"name": "shop"}, "at": 1.5, "why": "n1 is not ready"}
+
+
+def bundled(lab: Sequence[bytes], manifest: object = MANIFEST) -> bytes:
+    """A bundle; ``lab``: what is written of the lab, a call each."""
+    to = io.BytesIO()
+    with packing(to, "shop-1") as out:
+        out.add("nodes/n1/error.log", "x" * 70_000)
+        out.add_json("manifest.json", manifest)
+        if lab:
+            with out.parts("lab") as parts:
+                for data in lab:
+                    parts.write(data)
+    return to.getvalue()
+
+
+def tarred(*members: tuple[str, bytes], kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A bundle as anybody may make it."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(f"shop-1/{name}")
+            info.size, info.type = len(data), kind
+            tar.addfile(info, io.BytesIO(data))
+    return zstandard.compress(plain.getvalue())
+
+
+@pytest.mark.parametrize("part", [7, 64, 1 << 20])
+def test_the_lab_is_the_stream_that_was_written(monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    """Protects the archive, whose parts end anywhere."""
+    monkeypatch.setattr(packs, "PART", part)
+    lab = [bytes([number]) * length for number, length in enumerate((1, 0, 6, 64, 9, 200))]
+    with unpacking(io.BytesIO(bundled(lab))) as found:
+        assert (found.manifest.lab, found.manifest.at) == ("shop", 1.5)
+        assert found.manifest.why == "n1 is not ready"
+        assert found.lab.read(3) == b"".join(lab)[:3]
+        assert found.lab.read() == b"".join(lab)[3:]
+        assert found.lab.read(1) == b""
+
+
+def test_what_it_says_is_printable_and_short() -> None:
+    """Protects the terminal of who opens a bundle of somebody else."""
+    said = {"lab": {"name": "\x1b]0;x\x07"}, "at": 1, "why": "\n" * 900}
+    with unpacking(io.BytesIO(bundled([b"x"], said))) as found:
+        assert found.manifest.lab.isprintable()
+        assert found.manifest.why.isprintable()
+        assert len(found.manifest.why) <= 1000
+
+
+SAID = ("manifest.json", json.dumps(MANIFEST).encode())
+REFUSED = {
+    "nothing": (b"", "not a bundle"),
+    "text": (b"hello", "not a bundle"),
+    "zstd": (zstandard.compress(b"hello" * 9), "not a bundle"),
+    "empty": (tarred(), "not a bundle"),
+    "no manifest": (tarred(("lab/0000", b"x")), "not a bundle"),
+    "another manifest": (tarred(("manifest.json", b"[]"), ("lab/0000", b"x")), "not a bundle"),
+    "long manifest": (tarred(("manifest.json", b" " * (5 << 20))), "not a bundle"),
+    "a large file": (tarred(("index.html", bytes(65 << 20)), SAID, ("lab/0000", b"x")), "not a"),
+    "a link": (tarred(SAID, kind=tarfile.SYMTYPE), "not a bundle"),
+    "no lab": (tarred(SAID), "has no lab in it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_bundle_is_refused(name: str) -> None:
+    """Protects from errors of libraries, and from whatever a file may be."""
+    content, why = REFUSED[name]
+    with pytest.raises(InvalidSpec, match=why), unpacking(io.BytesIO(content)):
+        pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("names", [["lab/0000", "lab/0002"], ["lab/0000", "other"]])
+def test_a_part_that_is_missing_is_found(names: list[str]) -> None:
+    """Protects from an archive with a hole."""
+    content = tarred(SAID, *((name, b"x") for name in names))
+    with (
+        unpacking(io.BytesIO(content)) as found,
+        pytest.raises(InvalidSpec, match="damaged, or was cut off"),
+    ):
+        found.lab.read()
+
+
+@pytest.mark.parametrize("left", [0.5, 0.9])
+def test_a_file_that_was_cut_off_is_found(left: float) -> None:
+    """Protects from half a lab."""
+    noise = zstandard.compress(b"")  # of no size
+    lab = [bytes((7 * number + number // 251) % 256 for number in range(400_000)), noise]
+    content = bundled(lab)
+    cut = content[: int(len(content) * left)]
+    with pytest.raises(InvalidSpec), unpacking(io.BytesIO(cut)) as found:
+        assert found.lab.read() == b"".join(lab)
+
+
+def test_a_header_of_any_size_is_not_believed() -> None:
+    """Protects the memory: a header that tarfile reads as a whole may have a size of its own."""
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("shop-1/manifest.json")
+        info.pax_headers = {"comment": "x" * (64 << 20)}
+        tar.addfile(info)
+    content = zstandard.compress(plain.getvalue())
+    with pytest.raises(InvalidSpec), unpacking(io.BytesIO(content)):
+        pytest.fail("it was opened")

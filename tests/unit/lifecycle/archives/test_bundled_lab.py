@@ -1,0 +1,157 @@
+"""A lab in a bundle: captured where it failed, opened elsewhere."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lab.errors import Conflict
+from lab.lifecycle.archives.bundled_lab import bundle_with_lab, open_bundle
+from lab.lifecycle.core.context import Context
+from lab.lifecycle.labs import power
+from lab.lifecycle.labs.down import down
+from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.up import up
+from lab.lifecycle.nodes.inspect import lab
+from lab.lifecycle.snapshots import snapshot
+from lab.locks.named import lock
+from lab.names import GuestName
+from lab.requests.archives import ImportOptions, OpenBundle
+from lab.views.labs import LabView
+from tests.support.exchange_world import Side
+from tests.support.lifecycle_world import named, nothing
+from tests.unit.lifecycle.promises.test_killed import sweep
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lab.bundle.questions.APART", 0.0)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Side:
+    side = Side(tmp_path / "here")
+    with side.open() as ctx:
+        up(ctx, named("shop"))
+        query(ctx, "shop", "n1", "CREATE TABLE t (a INT)")
+        query(ctx, "shop", "n1", "INSERT INTO t VALUES (1)")
+    return side
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Side:
+    return Side(tmp_path / "there")
+
+
+def bundled(side: Side, lacks: str = "") -> bytes:
+    to = io.BytesIO()
+    with side.open() as ctx:
+        view = bundle_with_lab(ctx, "shop", to, why="the test failed")
+    assert lacks in view.lacks_lab
+    assert bool(lacks) == bool(view.lacks_lab)
+    return to.getvalue()
+
+
+def opened(ctx: Context, content: bytes, timeout: float = 20.0, *, ram: bool = True) -> LabView:
+    asked = OpenBundle(how=ImportOptions(ram=ram), ttl=3600.0)
+    return open_bundle(ctx, io.BytesIO(content), asked, timeout=timeout)
+
+
+def rows(ctx: Context, name: str) -> list[int]:
+    return [int(str(row[0])) for row in query(ctx, name, "n2", "SELECT a FROM t").rows]
+
+
+@pytest.mark.parametrize("ram", [True, False])
+def test_it_continues_elsewhere(here: Side, there: Side, ram: bool) -> None:
+    """Protects who looks for a cause: the cluster itself, as it was, and nothing stays of it."""
+    content = bundled(here)
+    with there.open() as ctx:
+        view = opened(ctx, content, ram=ram)
+        assert (view.name, view.state) == ("shop", "ready")
+        assert view.started == ("warm" if ram else "cold")
+        assert view.expires_at is not None
+        assert rows(ctx, "shop") == [1]
+    assert any("the lab shop as of" in note and "the test failed" in note for note in there.notes)
+    with here.open() as ctx:
+        assert [one.name for one in snapshot.snapshots(ctx, "shop")] == ["origin"]
+        assert lab(ctx, "shop").state == "ready"
+
+
+def test_one_with_a_node_that_is_stopped(here: Side, there: Side) -> None:
+    """Protects the usual failure: a node is gone, so there is no RAM, and the disks are there."""
+    with here.open() as ctx:
+        power.stop(ctx, "shop", node="n2", force=True)
+    content = bundled(here)
+    with there.open() as ctx:
+        view = opened(ctx, content)
+        assert (view.started, view.state) == ("cold", "ready")
+        assert "without RAM" in view.why_cold
+
+
+def test_one_that_does_not_get_ready_stays(here: Side, there: Side, tmp_path: Path) -> None:
+    """Protects a failed cluster from the removal of what fails: it is what was to be looked at."""
+    content = bundled(here)
+    slow = replace(there, own_seconds=500.0)
+    with slow.open() as ctx:
+        view = opened(ctx, content, timeout=5.0, ram=False)
+        assert (view.name, view.state) == ("shop", "failed")
+        assert view.expires_at is not None
+        guests = ctx.hypervisor.guests()
+        assert {GuestName("lab-shop-n1"), GuestName("lab-shop-n2")} <= set(guests)
+        assert any("shop is kept as it is" in note for note in slow.notes)
+        content = bundled_of_failed(ctx)
+        down(ctx, "shop")
+    with Side(tmp_path / "third").open() as ctx:
+        assert opened(ctx, content).state == "ready"
+
+
+def bundled_of_failed(ctx: Context) -> bytes:
+    """One whose creation failed can be captured as well."""
+    to = io.BytesIO()
+    assert bundle_with_lab(ctx, "shop", to).lacks_lab == ""
+    return to.getvalue()
+
+
+def test_where_it_cannot_be_captured_the_rest_is_there(here: Side, there: Side) -> None:
+    """Protects the evidence: another command works on the lab."""
+    with here.open() as ctx, lock(ctx.home, "lab", "shop"):
+        to = io.BytesIO()
+        view = bundle_with_lab(ctx, "shop", to)
+    assert "shop" in view.lacks_lab
+    with there.open() as ctx, pytest.raises(Exception, match="has no lab in it"):
+        opened(ctx, to.getvalue())
+
+
+def test_a_name_that_is_taken(here: Side) -> None:
+    """Protects labs that are there: the lab of a bundle gets a number, or is refused by name."""
+    content = bundled(here)
+    with here.open() as ctx:
+        assert opened(ctx, content).name == "shop-2"
+        asked = OpenBundle(name="shop")
+        with pytest.raises(Conflict, match="lab shop exists"):
+            open_bundle(ctx, io.BytesIO(content), asked, timeout=5.0)
+
+
+@pytest.mark.rare
+def test_a_command_that_is_killed(here: Side) -> None:
+    """Protects the host: the snapshot of a bundle expires, and nothing else stays."""
+
+    def forget(ctx: Context) -> None:
+        found = [one.label for one in snapshot.snapshots(ctx, "shop") if one.name == "bundle"]
+        assert all(
+            one.expires_at is not None
+            for one in snapshot.snapshots(ctx, "shop")
+            if one.label in found
+        )
+        snapshot.remove(ctx, "shop", found)
+
+    sweep(
+        here,
+        nothing,
+        lambda ctx: bundle_with_lab(ctx, "shop", io.BytesIO()),
+        {"storage.snapshot", "storage.persist"},
+        again=forget,
+    )
