@@ -5,6 +5,7 @@ Each step that passes is recorded for the table in docs/topologies.md.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -16,6 +17,7 @@ import pytest
 from lab.wait import Deadline, until
 from tests.e2e.e2e_site import Site
 from tests.e2e.matrix import CASES, Case, record
+from tests.e2e.test_bundle import unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.rare]
 
@@ -89,6 +91,27 @@ def _endpoints(life: Life) -> None:
             if not life.case.reaches or node in life.case.reaches:
                 assert _asked(view, address, _COUNT) == ((1,),)
     record(life.case, "endpoints")
+
+
+def _bundled(site: Site, life: Life) -> None:
+    """Its bundle has what each node says, of servers, proxies and arbiters, and no password."""
+    file = site.root / "life.tar.zst"
+    site.lab("bundle", life.name, "-o", str(file), timeout=300)
+    found, view = unpacked(file.read_bytes()), life.view()
+    file.unlink()
+    manifest = json.loads(found["manifest.json"])
+    assert {one["name"]: one["state"] for one in manifest["nodes"]} == {
+        one["name"]: one["state"] for one in view["nodes"]
+    }
+    assert manifest["missing"] == []
+    for node in view["nodes"]:
+        ours = {path.rpartition("/")[2] for path in found if f"nodes/{node['name']}/" in path}
+        assert {"console.log", "domain.xml", "journal"} <= ours
+        if node["sql_port"]:
+            assert found[f"nodes/{node['name']}/error.log"]
+            for name in ("processlist", "innodbstatus", "variables"):
+                assert any(file.endswith(name) for file in ours), (node["name"], name)
+    assert not [path for path, text in found.items() if view["password"] in text]
 
 
 def _asked(view: Mapping[str, Any], address: str, statement: str) -> object:
@@ -170,6 +193,7 @@ def test_a_life(image: Site, case: Case) -> None:
     try:
         life = _formed(image, case, name)
         _endpoints(life)
+        _bundled(image, life)
         _beside(image, life, other)
         image.lab("snapshot", "take", name, "--label", "one")
         if not case.lone:

@@ -23,7 +23,9 @@ from lab.requests.archives import ImportOptions, OpenBundle
 from lab.views.labs import LabView
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import named, nothing
+from tests.unit.lifecycle.labs.test_bundle import unpacked
 from tests.unit.lifecycle.promises.test_killed import sweep
+from tests.unit.lifecycle.views.test_truth import KINDS
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +115,24 @@ def bundled_of_failed(ctx: Context) -> bytes:
     to = io.BytesIO()
     assert bundle_with_lab(ctx, "shop", to).lacks_lab == ""
     return to.getvalue()
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "dr" else pytest.mark.rare) for kind in KINDS]
+)
+def test_of_each_topology(tmp_path: Path, there: Side, kind: str) -> None:
+    """Protects proxies, arbiters and links: each node is in the bundle, and opened from it."""
+    to = io.BytesIO()
+    with Side(tmp_path / "here").open() as ctx:
+        before = up(ctx, KINDS[kind])
+        assert bundle_with_lab(ctx, "shop", to).lacks_lab == ""
+    found = unpacked(to.getvalue(), but="lab/")
+    nodes = {path.split("/")[1] for path in found if path.startswith("nodes/")}
+    assert nodes == {node.name for node in before.nodes}
+    with there.open() as ctx:
+        view = opened(ctx, to.getvalue())
+        assert (view.state, view.started, view.blueprint) == ("ready", "warm", before.blueprint)
+        assert [(n.name, n.role) for n in view.nodes] == [(n.name, n.role) for n in before.nodes]
 
 
 def test_where_it_cannot_be_captured_the_rest_is_there(here: Side, there: Side) -> None:

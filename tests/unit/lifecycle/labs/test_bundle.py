@@ -26,8 +26,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "APART", 1.1)  # names have whole seconds
 
 
-def unpacked(content: bytes) -> dict[str, str]:
-    """The files of a bundle, below its only directory."""
+def unpacked(content: bytes, but: str = " ") -> dict[str, str]:
+    """The files of a bundle, below its only directory; ``but``: without those that begin so."""
     plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content)).read()
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         found = {}
@@ -35,6 +35,8 @@ def unpacked(content: bytes) -> dict[str, str]:
             top, _, path = member.name.partition("/")
             assert top.startswith("shop-"), "all in one directory"
             assert (member.isfile(), member.mode) == (True, 0o600)
+            if path.startswith(but):
+                continue
             file = tar.extractfile(member)
             assert file is not None
             found[path] = file.read().decode()
