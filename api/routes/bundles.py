@@ -17,6 +17,7 @@ from lab.api.routes.jobs import Id
 from lab.api.routes.labs import Name
 from lab.errors import NotFound
 from lab.lifecycle.labs import bundle
+from lab.lifecycle.nodes import evidence
 
 router = APIRouter(prefix="/v1", route_class=Route)
 
@@ -60,7 +61,7 @@ def get_job_bundle(core: CoreOf, caller: User, job: Id) -> Response:
     """
     record = caller.job(core, job)
     with core.contexts.use() as ctx:
-        path = bundle.of_job(ctx, record.id)
+        path = evidence.of_job(ctx, record.id)
     try:
         return _file(path.read_bytes(), f"job-{record.id}")
     except FileNotFoundError:

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import astuple, replace
 from functools import partial
-from typing import cast
+from typing import IO, cast
 
+from lab.bundle.packing import packing
 from lab.errors import CommandFailed, Conflict, Interrupted, LabError, NotFound, NotReady
-from lab.hypervisor import GuestShape
+from lab.hypervisor import Guest, GuestShape
 from lab.imagebuild.recipe import load
 from lab.lifecycle.captures import manifests
 from lab.lifecycle.captures.capture import Capture
@@ -44,6 +45,8 @@ from lab.lifecycle.images.order import (
     using,
 )
 from lab.lifecycle.images.ready import Image, Images
+from lab.lifecycle.nodes import evidence
+from lab.lifecycle.nodes.evidence import Subject, Witness
 from lab.lifecycle.nodes.form import Formation, form
 from lab.lifecycle.nodes.nodes import plan as plan_nodes
 from lab.lifecycle.nodes.personalise import rehearse
@@ -388,7 +391,10 @@ def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float)
         # A time that the user chose may be too short for any engine.
         late = (NotReady,) if timeout >= ctx.settings.ready_timeout else ()
         given = _given(order)
-        with start_slot(ctx, ours=not given) as give_back:
+        with (
+            start_slot(ctx, ours=not given) as give_back,
+            _evidence(ctx, name, formation),
+        ):
             formed = give_back if given else lambda: None
             with _engines_failure(ctx, images.engine, order, *late):
                 form(ctx, formation, timeout, formed=formed)
@@ -401,6 +407,59 @@ def _make(ctx: Context, name: str, order: Order, images: Images, timeout: float)
         finish(ctx, capture, time.time() - began)
     if not order.spec.image:
         failures.withdraw(ctx, images.engine.recipe)
+
+
+@contextmanager
+def _evidence(ctx: Context, name: str, formation: Formation) -> Iterator[None]:
+    """Keep a bundle of the nodes if what is done with them fails, before they are removed."""
+    began = time.time()
+    try:
+        yield
+    except Interrupted:
+        raise
+    except LabError as failed:
+        error = failed
+
+        def write(file: IO[bytes]) -> None:
+            subject = _subject(ctx, name, formation)
+            found = evidence.collect(ctx, subject, 1, evidence.SOON)
+            with packing(file, f"template-{name}") as out:
+                evidence.write(ctx, out, subject, found, why=str(error), began=began)
+
+        if any(guest.tags.get("owner") == f"template:{name}" for guest in _guests(ctx)):
+            evidence.keep(ctx, f"template-{name}", error, write)
+        raise
+
+
+def _subject(ctx: Context, name: str, formation: Formation) -> Subject:
+    states = {guest.name: guest.state for guest in _guests(ctx)}
+    nodes = []
+    for node in formation.nodes:
+        state = states.get(node.guest, "stopped")
+        engine = formation.images[node.image].engine
+        nodes.append(
+            Witness(
+                node.name,
+                node.guest,
+                node.image,
+                server=node.has_sql,
+                role=node.role,
+                state=state,
+                engine=f"{engine.name} {engine.version}".strip(),
+                silent="" if state == "running" else f"it is {state}",
+            )
+        )
+    image = formation.images.engine
+    facts = {
+        "name": f"template {name}", "state": "building", "blueprint": formation.blueprint.name,
+        "engine": f"{image.engine.name} {image.engine.version}", "image": image.key,
+        "profile": formation.profile.name,
+    }  # fmt: skip
+    return Subject(f"template-{name}", facts, nodes)
+
+
+def _guests(ctx: Context) -> Collection[Guest]:
+    return ctx.hypervisor.guests().values()
 
 
 def _given(order: Order) -> bool:

@@ -296,10 +296,7 @@ def all_or_nothing(ctx: Context, lab: Owner, ttl: float | None, *, keep: bool) -
 
 
 def _bundle(ctx: Context, name: str, error: LabError) -> None:
-    """Keep what is known of a lab whose nodes were started, and say in ``error`` where it is.
-
-    A caller of a service gets it from there, as the host's files are somebody else's.
-    """
+    """Keep what is known of a lab whose nodes were started, and say in ``error`` where it is."""
     if isinstance(error, Interrupted) or not ctx.store.nodes.of(name):
         return
     if not any(
@@ -308,10 +305,7 @@ def _bundle(ctx: Context, name: str, error: LabError) -> None:
         return
     from lab.lifecycle.labs import bundle
 
-    path = bundle.keep(ctx, name, str(error))
-    if path is not None:
-        job = ctx.origin.job
-        error.details += (f"bundle: GET /v1/jobs/{job}/bundle" if job else f"bundle: {path}",)
+    bundle.keep(ctx, name, error)
 
 
 def mark_failed(ctx: Context, lab: Owner, ttl: float | None, error: BaseException) -> None:

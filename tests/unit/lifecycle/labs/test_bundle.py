@@ -26,14 +26,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "APART", 1.1)  # names have whole seconds
 
 
-def unpacked(content: bytes, but: str = " ") -> dict[str, str]:
+def unpacked(content: bytes, but: str = " ", top: str = "shop-") -> dict[str, str]:
     """The files of a bundle, below its only directory; ``but``: without those that begin so."""
     plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content)).read()
     with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
         found = {}
         for member in tar.getmembers():
-            top, _, path = member.name.partition("/")
-            assert top.startswith("shop-"), "all in one directory"
+            first, _, path = member.name.partition("/")
+            assert first.startswith(top), "all in one directory"
             assert (member.isfile(), member.mode) == (True, 0o600)
             if path.startswith(but):
                 continue
@@ -104,3 +104,19 @@ def test_of_a_lab_that_failed(world: World) -> None:
         manifest = json.loads(unpacked(path.read_bytes())["manifest.json"])
         assert manifest["why"] == caught.value.what
         assert ctx.store.labs.find("shop") is None
+
+
+def test_of_a_template_that_did_not_form(world: World) -> None:
+    """Protects the first `lab up` of all: it is the one that fails, and nothing of it stays."""
+    with replace(world, own_seconds=500.0).open() as ctx:
+        with pytest.raises(NotReady) as caught:
+            up(ctx, named("shop"), timeout=400.0)
+        (detail,) = [one for one in caught.value.details if one.startswith("bundle: ")]
+        path = Path(detail.removeprefix("bundle: "))
+        found = unpacked(path.read_bytes(), top="template-")
+        manifest = json.loads(found["manifest.json"])
+        assert manifest["lab"]["name"].startswith("template ")
+        assert manifest["why"] == caught.value.what
+        assert [one["name"] for one in manifest["nodes"]] == ["n1", "n2"]
+        assert any(path.endswith("-processlist") for path in found)
+        assert not ctx.hypervisor.guests()
