@@ -49,7 +49,7 @@ def sweep_drafts(home: Home) -> list[Path]:
     One that is being written is locked, and left.
     """
     owned = [home.directory(Owner(kind, "x")).parent for kind in ("lab", "template", "image")]
-    found = entries(home.root)
+    found = [*entries(home.root), *entries(home.bundles)]
     found += [path for place in owned for depth in (2, 3, 4) for path in entries(place, depth)]
     removed = []
     for draft in found:

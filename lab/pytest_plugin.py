@@ -160,7 +160,8 @@ def pytest_configure(config: pytest.Config) -> None:
         if wanted := config.getoption("lab_on_failure"):
             from lab.cli.verbs import on_failure
 
-            config.stash[ON_FAILURE] = on_failure.parse("--lab-on-failure", wanted)
+            url = _app().settings().url
+            config.stash[ON_FAILURE] = on_failure.parse("--lab-on-failure", wanted, url=url)
     except LabError as error:
         raise pytest.UsageError(_message(error)) from None
 
@@ -184,8 +185,12 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note which tests with a lab failed, before their fixtures end."""
     report = yield
-    if report.failed and {"lab", "lab_session"} & set(getattr(item, "fixturenames", ())):
-        item.stash[FAILED] = item.session.stash[FAILED] = item.nodeid
+    if report.failed:
+        item.stash[FAILED] = item.nodeid
+        names = set(getattr(item, "fixturenames", ()))
+        for_all = _scope("", item.config) == "session" and "lab" in names
+        if for_all or "lab_session" in names:
+            item.session.stash[FAILED] = item.nodeid
     return report
 
 

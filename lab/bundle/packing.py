@@ -44,7 +44,7 @@ class Packing:
 
     @contextmanager
     def parts(self, directory: str) -> Iterator[Parts]:
-        """A stream whose size is not known before, as the files ``directory/0000``, ``0001`` ...
+        """A stream whose size is not known before, as files ``directory/000000``, ``000001`` ...
 
         One is complete at the end of the block; what an error leaves is no bundle.
         """
@@ -80,7 +80,7 @@ class Parts:
             self._waiting.clear()
 
     def _put(self, data: bytes) -> None:
-        self._out.add(f"{self._directory}/{self._number:04}", data)
+        self._out.add(f"{self._directory}/{self._number:06}", data)
         self._number += 1
 
 

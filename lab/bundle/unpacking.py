@@ -6,7 +6,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from typing import Annotated, BinaryIO, cast
 
 import msgspec
 
@@ -30,6 +30,10 @@ _LARGEST = 64 << 20
 _FILES = 10_000
 """Files before the lab, at most."""
 _WIDTH = 500
+_LATEST = 4e9
+"""In the year 2096."""
+_DAMAGE = (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError)
+"""What tarfile raises for headers that are wrong, or chained without end."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class _Named(msgspec.Struct):
 
 class _Said(msgspec.Struct):
     lab: _Named
-    at: float
+    at: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
     why: str = ""
 
 
@@ -75,7 +79,7 @@ def unpacking(source: BinaryIO) -> Iterator[Bundle]:
         limited.allow(_HEADERS)
         try:
             tar = tarfile.open(fileobj=cast("BinaryIO", limited), mode="r|")  # noqa: SIM115  # nothing to close
-        except tarfile.TarError:
+        except _DAMAGE:
             raise _no_bundle() from None
         files = _files(tar, limited)
         manifest: Manifest | None = None
@@ -83,8 +87,8 @@ def unpacking(source: BinaryIO) -> Iterator[Bundle]:
             if size > _LARGEST or number >= _FILES:
                 raise _no_bundle()
             if name == "manifest.json":
-                manifest = _read(file.read(_MANIFEST) if size <= _MANIFEST else b"")
-            elif name == f"{LAB}/0000":
+                manifest = _read(file if size <= _MANIFEST else io.BytesIO())
+            elif name == f"{LAB}/000000":
                 if manifest is None:
                     raise _no_bundle()
                 parts = _Parts(file, files)
@@ -106,7 +110,11 @@ def _damaged() -> InvalidSpec:
     return InvalidSpec("the bundle is damaged, or was cut off", hint="copy it again")
 
 
-def _read(data: bytes) -> Manifest:
+def _read(file: BinaryIO | io.BufferedReader) -> Manifest:
+    try:
+        data = file.read(_MANIFEST)
+    except _DAMAGE:
+        raise _damaged() from None
     try:
         said = msgspec.json.decode(data, type=_Said)
     except msgspec.DecodeError:
@@ -121,11 +129,11 @@ def _files(tar: tarfile.TarFile, limited: _Limited) -> Iterator[tuple[str, io.Bu
         limited.allow(left + _HEADERS)
         try:
             found = tar.next()
-        except tarfile.TarError:
+        except _DAMAGE:
             raise _damaged() from None
         if found is None:
             return
-        file = tar.extractfile(found) if found.isreg() else None
+        file = tar.extractfile(found) if found.isreg() and not found.issparse() else None
         if file is None:
             raise _no_bundle()
         left = found.size
@@ -152,7 +160,7 @@ class _Parts(io.RawIOBase):
         while True:
             try:
                 found = self._file.read(len(buffer))
-            except (tarfile.TarError, EOFError):
+            except _DAMAGE:
                 raise _damaged() from None
             if found:
                 buffer[: len(found)] = found
@@ -162,7 +170,7 @@ class _Parts(io.RawIOBase):
                 return 0
             self._number += 1
             name, self._file, _ = following
-            if name != f"{LAB}/{self._number:04}":
+            if name != f"{LAB}/{self._number:06}":
                 raise _damaged()
 
 

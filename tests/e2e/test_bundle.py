@@ -98,7 +98,7 @@ def test_a_failed_lab_is_opened_elsewhere(site: Site) -> None:
     try:
         with site.sibling() as other:
             opened = ("open", str(file), other.name("look"))
-            view = other.lab(*opened, "--timeout", "60s", "-o", "json", timeout=300).json
+            view = other.lab(*opened, "--timeout", "60s", "-o", "json", code=7, timeout=300).json
             look = view["name"]
             assert (view["state"], view["started"]) == ("failed", "warm")
             mark = other.lab("exec", look, "--node", "n2", "--agent", "--", "cat", "/run/mark")

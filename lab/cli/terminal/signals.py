@@ -100,6 +100,19 @@ class Interrupts:
         self._patience = 2
 
     @contextlib.contextmanager
+    def unshielded(self, doing: str) -> Iterator[None]:
+        """The first signal raises in the block, although ``protect`` was called before.
+
+        ``doing``: what comes after it, which no signal stops.
+        """
+        before = self._shielded, self.doing
+        self._shielded, self.doing = "", doing
+        try:
+            yield
+        finally:
+            self._shielded, self.doing = before
+
+    @contextlib.contextmanager
     def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
         """In the block signals are passed to ``receiver`` (a child process) only."""
         self._receiver = receiver

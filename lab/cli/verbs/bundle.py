@@ -14,7 +14,7 @@ from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text
 from lab.cli.verbs.on_failure import path_of, write
-from lab.errors import HostUnfit, InvalidSpec
+from lab.errors import HostUnfit, InvalidSpec, NotReady
 from lab.names import check_lab_name
 from lab.requests.archives import ImportOptions, OpenBundle
 
@@ -60,6 +60,10 @@ def bundle(
     and password hashes.
     """
     app = app_of(ctx)
+    if to == "-" and sys.stdout.isatty():
+        raise InvalidSpec(
+            "a bundle cannot be written to a terminal", hint="name a file, or redirect the output"
+        )
     if with_lab:
         _agree(yes=yes)
     opened = app.open_here(_ON_THE_HOST) if with_lab else app.open()
@@ -103,12 +107,13 @@ def open_file(
     keep_sessions: flags.KeepSessions = False,
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
-) -> None:
+) -> int:
     """Create a lab from a bundle with a lab in it.
 
     It continues from the moment of the bundle if its RAM can be restored by this host's hypervisor,
     else its disks boot. A lab that does not get ready, such as one that had failed, is kept in the
-    state `failed`: its nodes can be reached with `lab exec`, `lab ssh` and `lab console`.
+    state `failed`, with the exit code 7: its nodes can be reached with `lab exec`, `lab ssh` and
+    `lab console`.
     """
     app = app_of(ctx)
     how = parse_format(output)
@@ -127,6 +132,7 @@ def open_file(
     with app.open_here(_ON_THE_HOST, doing="removing what arrived") as host:
         view = host.run(asked, timeout=limit)
     emit(view, how, table=lambda: lab_text(view, app.now()), names=lambda: [view.name])
+    return 0 if view.state == "ready" else NotReady.exit_code
 
 
 def _line(text: str) -> None:

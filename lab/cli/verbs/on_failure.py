@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from lab.cli import flags
-from lab.drafts import replaced
 from lab.errors import HostUnfit, InvalidSpec
-from lab.paths import writing
+from lab.paths import new_file, writing
 from lab.units import format_duration, format_size
 from lab.values import dataclass
 
@@ -38,16 +40,24 @@ class OnFailure:
     ttl: float = _KEPT
 
 
-def parse(flag: str, text: str) -> OnFailure:
-    """The value of a flag; raises InvalidSpec, also where its directory is not there."""
+def parse(flag: str, text: str, *, url: str = "") -> OnFailure:
+    """The value of a flag; raises InvalidSpec, also where its directory is not there.
+
+    ``url``: of the service whose labs they are, which writes no bundles with a lab in them.
+    """
     what, given, value = text.partition("=")
     if what not in ("bundle", "capture", "keep") or (given and not value):
         raise InvalidSpec(f"{flag}: {text!r} is not one of bundle, capture, keep", hint=_HINT)
     if what == "keep":
         return OnFailure("keep", ttl=flags.duration(flag, value) if value else _KEPT)
-    directory = Path(value or ".")
+    if what == "capture" and url:
+        raise InvalidSpec(
+            f"{flag}: bundles with a lab in them are written by the host of the lab",
+            hint="`bundle` writes one without it",
+        )
+    directory = Path(value or ".").absolute()
     if not directory.is_dir():
-        raise InvalidSpec(f"{flag}: there is no directory {directory}", hint="create it first")
+        raise InvalidSpec(f"{flag}: there is no directory {value}", hint="create it first")
     return OnFailure(cast("Literal['bundle', 'capture']", what), directory)
 
 
@@ -86,12 +96,37 @@ def write(
     why: str = "",
     say: Callable[[str], object],
 ) -> None:
-    """Write a bundle to a file, and say so; raises HostUnfit if the lab itself is not in it."""
-    with writing(path), replaced(path) as draft, draft.open("wb") as file:
-        lacking = session.bundle(lab, file, with_lab=with_lab, why=why)
-    say(f"{path}: {format_size(path.stat().st_size)}")
+    """Write a bundle to a file, and say so; raises HostUnfit if the lab itself is not in it.
+
+    A device or a pipe is written to; a file that is there is replaced once the new one is complete.
+    """
+    real = Path(os.path.realpath(path))
+    if real.exists() and not real.is_file():
+        with writing(path):
+            device = real.open("wb")
+        with device:
+            lacking = session.bundle(lab, device, with_lab=with_lab, why=why)
+        say(f"{path}: written")
+    else:
+        lacking = _new(session, lab, real, with_lab=with_lab, why=why)
+        say(f"{path}: {format_size(path.stat().st_size)}")
     if lacking:
         raise HostUnfit(
             f"{path} was written without the lab: {lacking}",
             hint="what is known of the lab is in it",
         )
+
+
+def _new(session: Session, lab: str, path: Path, *, with_lab: bool, why: str) -> str:
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    file = new_file(draft)
+    try:
+        with file:
+            lacking = session.bundle(lab, file, with_lab=with_lab, why=why)
+        with writing(path):
+            draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+    return lacking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +68,8 @@ def run(
     app = app_of(ctx)
     argv = app.command("lab run pxc -- make test")
     find(argv[0])
-    wanted = failures.parse("--on-failure", on_failure) if on_failure else None
+    url = app.settings().url
+    wanted = failures.parse("--on-failure", on_failure, url=url) if on_failure else None
     spec = flags.wanted(app.settings(), cluster, creation)
     try:
         view = _make(app, spec, creation)
@@ -76,23 +78,39 @@ def run(
         _write(report_to, RunReport(spec.engine, error=f"{error.what}{hint}"))
         raise
     began = time.monotonic()
-    code = _with_lab(app, view, argv)
+    code = ended = _with_lab(app, view, argv)
     took = time.monotonic() - began
     try:
         found = RunReport(spec.engine, view.engines, view.image, code, view.seconds, took)
         _write(report_to, found)
     except LabError as error:
         code = code or report(error, app.interrupts, debug=app.debug)
-    if wanted and code and not app.interrupts.came:
-        try:
-            with app.open(doing=REMOVING) as session:
-                why = f"{argv[0]} ended with exit code {code}"
-                if failures.apply(session, view.name, wanted, why, app.say):
-                    return code
-        except LabError as error:
-            report(error, app.interrupts, debug=app.debug)
+    why = f"{argv[0]} ended with exit code {ended}"
+    if wanted and ended and not app.interrupts.came and _kept(app, view.name, wanted, why):
+        return code
     removed = _removed(app, view.name)
     return code or removed
+
+
+def _kept(app: App, name: str, wanted: failures.OnFailure, why: str) -> bool:
+    """Do what is wanted with the lab of a command that failed; whether the lab is kept.
+
+    Whatever goes wrong is reported, and the lab is removed. So it is after a signal.
+    """
+    try:
+        with app.interrupts.unshielded(REMOVING), app.open(doing=REMOVING) as session:
+            return failures.apply(session, name, wanted, why, _line)
+    except KeyboardInterrupt:
+        return False
+    except Exception as error:  # noqa: BLE001  # the command's exit code must survive it
+        report(error, app.interrupts, debug=app.debug)
+        return False
+
+
+def _line(text: str) -> None:
+    """On stderr, also with ``--quiet``: it is what was asked for."""
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
 
 
 def _write(path: str, found: RunReport) -> None:

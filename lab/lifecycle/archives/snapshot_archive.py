@@ -26,7 +26,7 @@ from lab.lifecycle.nodes.form import seed_of
 from lab.lifecycle.nodes.inspect import images_of, record_of
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
-from lab.names import check_lab_name
+from lab.names import GuestName, Owner, check_lab_name
 from lab.requests.archives import AS_EXPORTED, ExportArchive, ImportSnapshot
 from lab.schedule import ORIGIN
 from lab.views.archives import ExportView, ImportView
@@ -129,9 +129,16 @@ def _clone(
                 keep_sessions=asked.keep_sessions,
             )
         except (NotReady, CommandFailed) as error:
-            if not keep_failed:
+            if not keep_failed or not _all_run(ctx, lab):
                 raise
             mark_failed(ctx, lab, asked.ttl, error)
             ctx.progress.note("failed", f"{lab.name} is kept as it is: {error}")
             return inspect.lab(ctx, lab.name)
         return mark_ready(ctx, lab, asked.ttl, began)
+
+
+def _all_run(ctx: Context, lab: Owner) -> bool:
+    """Whether all nodes of a lab were started, and their guests run."""
+    guests, nodes = ctx.hypervisor.guests(), ctx.store.nodes.of(lab.name)
+    found = [guests.get(GuestName(node.guest)) for node in nodes]
+    return bool(found) and all(guest and guest.state == "running" for guest in found)

@@ -76,8 +76,13 @@ def bundle(
                 timeline=_jobs(ctx, name, redactor),
             )
             if taken and add_lab:
-                with out.parts(LAB) as parts:
-                    add_lab(taken.label, parts)
+                try:
+                    with out.parts(LAB) as parts:
+                        add_lab(taken.label, parts)
+                except Interrupted:
+                    raise
+                except LabError as error:  # the evidence is worth more than nothing
+                    taken, missing = None, [{"what": "the lab", "why": str(error)}, *missing]
     for one in missing if notes else ():
         ctx.progress.note("bundle", f"not collected: {one['what']}: {one['why']}")
     return BundleView(

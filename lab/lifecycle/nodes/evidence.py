@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from pathlib import Path
@@ -135,13 +136,24 @@ def keep(ctx: Context, name: str, error: LabError, write: Callable[[IO[bytes]], 
         directory.mkdir(mode=0o700, exist_ok=True)
         with replaced(path) as draft, draft.open("wb") as file:
             write(file)
-        older = sorted(directory.glob("*.tar.zst"), key=lambda one: one.stat().st_mtime)
-        for one in older[:-KEPT]:
-            one.unlink(missing_ok=True)
+    except Interrupted:
+        return
     except Exception as failed:  # noqa: BLE001  whatever it is: the failure itself is to be seen
         ctx.progress.note("bundle", f"no bundle was kept: {failed}")
         return
+    _prune(directory)
     error.details += (f"bundle: GET /v1/jobs/{job}/bundle" if job else f"bundle: {path}",)
+
+
+def _prune(directory: Path) -> None:
+    """Remove all but the latest; others may do the same."""
+    found = []
+    for path in directory.glob("*.tar.zst"):
+        with suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    for _, path in sorted(found)[:-KEPT]:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _clean(redactor: Redactor, path: str, text: str) -> str:
@@ -185,7 +197,7 @@ def _node(ctx: Context, node: Witness, rounds: int, deadline: Deadline) -> Found
     for number in range(rounds):
         if number:
             _pause(ctx, deadline)
-        part(f"round {number + 1}", partial(_round, channel, node, seen, number, deadline))
+        part(f"round {number + 1}", partial(_round, ctx, channel, node, seen, number, deadline))
     return seen
 
 
@@ -195,26 +207,28 @@ def _logs(
     commands = questions.logs(engine_units(ctx, node.image))
     if not node.server:
         del commands["error.log"]
-    seen.files |= _asked(channel, commands, deadline)
+    seen.files |= _asked(ctx, channel, commands, deadline)
 
 
 def _round(
-    channel: GuestChannel, node: Witness, seen: Found, number: int, deadline: Deadline
+    ctx: Context, channel: GuestChannel, node: Witness, seen: Found, number: int, deadline: Deadline
 ) -> None:
     stamp = time.strftime("%Y_%m_%d_%H_%M_%S", time.gmtime())
-    answers = _asked(channel, questions.commands(number, server=node.server), deadline)
+    answers = _asked(ctx, channel, questions.commands(number, server=node.server), deadline)
     seen.files |= {f"{stamp}-{name}": text for name, text in answers.items()}
 
 
 def _asked(
-    channel: GuestChannel, commands: Mapping[str, str], deadline: Deadline
+    ctx: Context, channel: GuestChannel, commands: Mapping[str, str], deadline: Deadline
 ) -> dict[str, str]:
     if deadline.passed:
         raise NotReady("not asked: the time for all nodes was over")
     mark = secrets.token_hex(16)
     script = questions.script(commands, mark).encode()
     limit = min(_CALL, max(1.0, deadline.left))
-    answer = channel.run(["/bin/sh", "-s"], stdin=script, timeout=limit, most=_ANSWER)
+    answer = channel.run(
+        ["/bin/sh", "-s"], stdin=script, timeout=limit, halt=ctx.progress.halt, most=_ANSWER
+    )
     return questions.parts(answer.decode(errors="replace"), mark, commands)
 
 

@@ -243,7 +243,7 @@ def rotate(ctx: Context, name: str, *, take_due: bool = True) -> list[str]:
     """
     with lock(ctx.home, "lab", name, wait=False):
         record = ctx.store.labs.find(name)
-        if record is None or not record.usable:
+        if record is None or not _kept_up(record):
             return []
         if record.asleep_at is None and _incomplete(ctx, name):  # before what shows that is removed
             resume_paused(ctx, nodes_of(ctx, name))
@@ -266,10 +266,15 @@ def is_due(ctx: Context, record: LabRecord) -> bool:
 
     What looks like a leftover may be what another command is making.
     """
-    if not record.usable:
+    if not _kept_up(record):
         return False
     found = _due(ctx, record) or _too_many(ctx, record)
     return bool(found) and not held(ctx.home, "lab", record.name)
+
+
+def _kept_up(record: LabRecord) -> bool:
+    """Whether snapshots of a lab are removed in time; one that failed may have those of bundles."""
+    return record.usable or record.state == "failed"
 
 
 def _due(ctx: Context, record: LabRecord) -> list[str]:

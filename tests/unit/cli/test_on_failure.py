@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,54 @@ def test_the_lab_goes_though_the_bundle_fails(here: Path, capsys: Capture) -> No
     assert not list(here.glob("*.zst*"))
 
 
+@pytest.mark.parametrize("wanted", ["bundle", "keep"])
+def test_the_lab_goes_whatever_is_raised(wanted: str) -> None:
+    """Protects the host: stderr may be a pipe that nobody reads."""
+    world = FakeLifecycle()
+    world.fails["bundle"] = world.fails["ChangeLab"] = ValueError("a defect")
+    assert main(["run", "pxc", "--on-failure", wanted, *FAILS], lifecycle=world) == 3
+    assert not world.views
+
+
+def test_a_report_that_cannot_be_written_is_no_failure_of_the_command() -> None:
+    """Protects from a lab that is kept for nothing, and from a reason that is wrong."""
+    world = FakeLifecycle()
+    words = ["run", "pxc", "--report", "missing/r", "--on-failure", "keep", "--", "true"]
+    assert main(words, lifecycle=world) == 5
+    assert not world.views
+
+
+def test_what_was_done_is_said_with_quiet_too(capsys: Capture) -> None:
+    """Protects who has to find the lab: its name is a random one."""
+    world = FakeLifecycle()
+    assert main(["-q", "run", "pxc", "--on-failure", "keep", *FAILS], lifecycle=world) == 3
+    assert f"kept the lab {next(iter(world.views))}" in capsys.readouterr().err
+
+
+def test_a_service_writes_none_with_the_lab() -> None:
+    """Protects hours of tests: it is refused before, not after them."""
+    with pytest.raises(InvalidSpec, match="by the host of the lab"):
+        parse("-x", "capture", url="https://db1.example")
+    assert parse("-x", "bundle", url="https://db1.example").what == "bundle"
+
+
+def test_a_file_that_is_none(here: Path) -> None:
+    """Protects pipes and links: they are written to, and not replaced."""
+    world = FakeLifecycle("shop")
+    (here / "link").symlink_to(here / "target")
+    assert main(["bundle", "shop", "-o", "link"], lifecycle=world) == 0
+    assert (here / "link").is_symlink()
+    assert (here / "target").read_bytes() == b"packed"
+    os.mkfifo(here / "pipe")
+    reading = os.open(here / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main(["bundle", "shop", "-o", "pipe"], lifecycle=world) == 0
+        assert os.read(reading, 100) == b"packed"
+    finally:
+        os.close(reading)
+    assert sorted(path.name for path in here.iterdir()) == ["link", "out", "pipe", "target"]
+
+
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -96,7 +145,7 @@ def test_what_is_wrong_is_said_before_a_lab_is_made(value: str, why: str, capsys
 
 def test_the_value_of_the_flag() -> None:
     assert parse("-x", "keep=90s") == OnFailure("keep", ttl=90.0)
-    assert parse("-x", "capture=out") == OnFailure("capture", Path("out"))
+    assert parse("-x", "capture=out") == OnFailure("capture", Path("out").absolute())
     with pytest.raises(InvalidSpec, match="-x"):
         parse("-x", "")
 

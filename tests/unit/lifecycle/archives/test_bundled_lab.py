@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lab.errors import Conflict
+from lab.errors import CommandFailed, Conflict
 from lab.lifecycle.archives.bundled_lab import bundle_with_lab, open_bundle
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import power
@@ -115,6 +116,47 @@ def bundled_of_failed(ctx: Context) -> bytes:
     to = io.BytesIO()
     assert bundle_with_lab(ctx, "shop", to).lacks_lab == ""
     return to.getvalue()
+
+
+def test_one_that_cannot_be_started_is_no_failed_lab(here: Side, there: Side) -> None:
+    """Protects from a success without a guest: a host that cannot start QEMU says so."""
+    content = bundled(here)
+
+    def refuse(step: str) -> None:
+        if step == "hypervisor.start":
+            raise CommandFailed(["qemu"], 1, stderr="no memory")
+
+    with there.open(refuse) as ctx:
+        with pytest.raises(CommandFailed):
+            opened(ctx, content, ram=False)
+        assert ctx.store.labs.all() == []
+
+
+def test_a_lab_that_cannot_be_exported_leaves_the_evidence(here: Side) -> None:
+    """Protects who loses the lab with the next line: what can be written is."""
+    to = io.BytesIO()
+
+    def busy(step: str) -> None:
+        if step == "bundle.end":
+            held.enter_context(lock(ctx.home, "lab", "shop"))
+
+    with ExitStack() as held, here.open(busy) as ctx:
+        view = bundle_with_lab(ctx, "shop", to)
+    assert "shop" in view.lacks_lab
+    assert unpacked(to.getvalue())["manifest.json"]
+
+
+def test_what_a_kill_leaves_of_a_failed_lab_goes(here: Side) -> None:
+    """Protects disks: the snapshot of a bundle ends also where the lab is never ready again."""
+    with here.open() as ctx:
+        ctx.store.labs.update("shop", state="failed")
+    assert here.killed(lambda ctx: bundle_with_lab(ctx, "shop", io.BytesIO()), "bundle.begin")
+    with here.open() as ctx:
+        (left,) = [one for one in snapshot.snapshots(ctx, "shop") if one.name == "bundle"]
+        snapshot.prolong(ctx, "shop", left.label, -1.0)
+        assert snapshot.is_due(ctx, ctx.store.labs.get("shop"))
+        assert snapshot.rotate(ctx, "shop") == [f"removed shop@{left.label}"]
+        ctx.store.labs.update("shop", state="ready")
 
 
 @pytest.mark.parametrize(
