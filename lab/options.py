@@ -137,6 +137,8 @@ class Options:
     """The proxy that a further node runs, through which users connect."""
     arbiter: bool = False
     """Whether a further node is a member of the cluster that has a vote and no data."""
+    client: bool = False
+    """Whether a further node has no server, and runs programs that use the others: benchmarks."""
     replicas: Annotated[int, Key("a whole number", number)] = 1
     """How many nodes the remote site of a cluster has, further to ``nodes``."""
     set: Annotated[tuple[str, ...], Key("a list of NAME=VALUE", _several)] = ()

@@ -44,6 +44,9 @@ class Service:
     port: int
 
 
+CLIENT = "client"
+"""The role of a node that has no server and is of no cluster: it uses the servers of the others."""
+
 SERVICES = (Service("sql", network.SQL_PORT), Service("ssh", network.SSH_PORT))
 """The services of a node with a database server."""
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from lab.blueprints import (
+    CLIENT,
     Blueprint,
     Cluster,
     Condition,
@@ -36,6 +37,7 @@ from lab.blueprints import (
     Situation,
     galera,
     gtid,
+    proxy,
     replication,
     server,
 )
@@ -133,8 +135,9 @@ class Remote(galera.Galera):
                 hint="give fewer --nodes, which are the members, or fewer --replicas",
             )
         numbers = range(self.nodes + 1, self.nodes + replicas + 1)
-        members = super().plan(size)
-        return (*members, *(NodePlan(node_name(n), "replica", size) for n in numbers))
+        replica_plans = (NodePlan(node_name(n), "replica", size) for n in numbers)
+        others = proxy.plan(self.options, self.nodes + replicas)
+        return (*self._planned(size), *replica_plans, *others)
 
     def files(
         self,
@@ -145,6 +148,8 @@ class Remote(galera.Galera):
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint; the guest of the first replica reads the second file."""
+        if member.role == CLIENT:
+            return proxy.of_client(members, engine)
         cluster = _of(members, "member")
         logged = replication.binary_log(member, engine, profile)
         if member.role == "member":
@@ -183,7 +188,7 @@ class Remote(galera.Galera):
 
     def sources(self, member: Member, members: Sequence[Member]) -> tuple[str, ...]:
         """See Blueprint; what one member has executed, all have, or are about to."""
-        if member.role == "member":
+        if member.role != "replica":
             return ()
         first = self._is_first(member)
         found = _of(members, "member") if first else [m for m in members if self._is_first(m)]
@@ -216,7 +221,7 @@ class Remote(galera.Galera):
         """See Blueprint."""
         if role == "member":
             return super().requirements(role, self.nodes)
-        return replication.REPLICA
+        return replication.REPLICA if role == "replica" else ()
 
     def personalise_statements(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from lab.blueprints import (
+    CLIENT,
     Blueprint,
     Cluster,
     Condition,
@@ -80,9 +81,12 @@ class Galera(server.Defaults):
                 "an arbiter votes in a cluster of two members at least",
                 hint="such as --nodes 2 --arbiter",
             )
+        return (*self._planned(size), *proxy.plan(self.options, self.nodes))
+
+    def _planned(self, size: NodeSize) -> tuple[NodePlan, ...]:
+        """The members of the cluster that have a server."""
         names = (node_name(number) for number in range(1, self.nodes + 1))
-        members = tuple(NodePlan(name, "member", size) for name in names)
-        return (*members, *proxy.plan(self.options, self.nodes))
+        return tuple(NodePlan(name, "member", size) for name in names)
 
     def files(
         self,
@@ -95,6 +99,8 @@ class Galera(server.Defaults):
         """See Blueprint."""
         if member.role == proxy.PROXY:
             return proxy.files(members, engine, self.options, _TRAFFIC)
+        if member.role == CLIENT:
+            return proxy.of_client(members, engine)
         members = proxy.voters(members)
         if member.role == proxy.ARBITER:
             view = SeedFile(_view(member, members).encode(), 0o660, engine.uid, engine.gid)
@@ -135,7 +141,7 @@ class Galera(server.Defaults):
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:
         """See Blueprint; an arbiter is a node of the cluster."""
-        if role == proxy.ARBITER:
+        if role in (proxy.ARBITER, CLIENT):
             return ()
         if role == proxy.PROXY:
             return proxy.requirements(self.options, _TRAFFIC, self.nodes)

@@ -23,6 +23,7 @@ from dataclasses import field, replace
 from typing import Final
 
 from lab.blueprints import (
+    CLIENT,
     UNKNOWN,
     Blueprint,
     Cluster,
@@ -189,6 +190,8 @@ class Group(server.Defaults):
         """See Blueprint; the guest reads from the second file where its peers are."""
         if member.role == proxy.PROXY:
             return proxy.files(members, engine, self.options, self._traffic)
+        if member.role == CLIENT:
+            return proxy.of_client(members, engine)
         members = proxy.servers(members)
         text = server.options(member, engine, memory, profile)
         text += _OPTIONS.format(
@@ -262,6 +265,8 @@ class Group(server.Defaults):
         """See Blueprint."""
         if role == proxy.PROXY:
             return proxy.requirements(self.options, self._traffic, self.nodes)
+        if role == CLIENT:
+            return ()
         primaries = ("one primary", "primaries", "1")
         if self.options.multi_primary:
             primaries = (f"{nodes} primaries", "primaries", str(nodes))

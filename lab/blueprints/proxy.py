@@ -1,4 +1,4 @@
-"""Nodes that have no data: proxies, through which users connect, and arbiters, which vote.
+"""Nodes that have no data: proxies, through which users connect, arbiters, which vote, and clients.
 
 Source: the Galera documentation, "Galera Arbitrator".
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from string import Template
 from typing import TypeVar
 
-from lab.blueprints import Cluster, Condition, Endpoint, Engine, Member, NodePlan, Service
+from lab.blueprints import CLIENT, Cluster, Condition, Endpoint, Engine, Member, NodePlan, Service
 from lab.blueprints.proxies import CHECK_PORT, RO_PORT, Proxy, Traffic
 from lab.blueprints.proxies.haproxy import HAProxy
 from lab.blueprints.proxies.router import Router
@@ -24,7 +24,7 @@ from lab.units import MIB
 from lab.values import dataclass
 
 PROXY, ARBITER = "proxy", "arbiter"
-"""The roles of nodes without data."""
+"""The roles of nodes without data, besides ``CLIENT``."""
 
 PROXIES: dict[str, Proxy] = {"haproxy": HAProxy(), "router": Router()}
 """The proxies, by what the option ``proxy`` calls them."""
@@ -79,7 +79,7 @@ class RouteCondition(Condition):
 
 def serves(role: str) -> bool:
     """Whether a node of ``role`` has a database server."""
-    return role not in (PROXY, ARBITER)
+    return role not in (PROXY, ARBITER, CLIENT)
 
 
 def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
@@ -91,6 +91,9 @@ def plan(options: Options, servers: int) -> tuple[NodePlan, ...]:
         name, sql = node_name(servers + len(found) + 1), Service("sql", network.SQL_PORT)
         services = (sql, Service("ro", RO_PORT), _SSH, *front.pages)
         found.append(NodePlan(name, PROXY, _SIZE, front.recipe, services))
+    if options.client:
+        name = node_name(servers + len(found) + 1)
+        found.append(NodePlan(name, CLIENT, _SIZE, "client", (_SSH,)))
     if servers + len(found) > NODES_LIMIT:
         more = " and ".join(f"a node for the {node.role}" for node in found)
         raise InvalidSpec(
@@ -108,7 +111,7 @@ def servers(members: Sequence[Member]) -> list[Member]:
 
 def voters(members: Sequence[Member]) -> list[Member]:
     """The members that vote in a Galera cluster: servers and an arbiter."""
-    return [member for member in members if member.role != PROXY]
+    return [member for member in members if member.role not in (PROXY, CLIENT)]
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def servers_of(cluster: Cluster) -> Cluster:
 
 
 def voters_of(cluster: Cluster) -> Cluster:
-    """``cluster`` without proxies."""
+    """``cluster`` without proxies and clients."""
     return _SomeNodes(cluster, voters(cluster.members))
 
 
@@ -156,6 +159,12 @@ def files(
 ) -> Mapping[str, SeedFile]:
     """What a proxy in front of ``members`` boots with."""
     return PROXIES[options.proxy].files(servers(members), engine, traffic)
+
+
+def of_client(members: Sequence[Member], engine: Engine) -> Mapping[str, SeedFile]:
+    """What a client boots with: which servers there are."""
+    lines = [f"# {one.name} {one.address}\n" for one in servers(members)]
+    return {engine.config_path: SeedFile((engine.config + "".join(lines)).encode())}
 
 
 def garbd(member: Member, members: Sequence[Member], engine: Engine) -> SeedFile:

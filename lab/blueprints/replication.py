@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.blueprints import (
+    CLIENT,
     UNKNOWN,
     Blueprint,
     Cluster,
@@ -163,6 +164,8 @@ class Replication(server.Defaults):
         """See Blueprint."""
         if member.role == proxy.PROXY:
             return proxy.files(members, engine, self.options, _TRAFFIC)
+        if member.role == CLIENT:
+            return proxy.of_client(members, engine)
         members = proxy.servers(members)
         text = server.options(member, server.alone(engine), memory, profile)
         text += binary_log(member, engine, profile)
@@ -327,6 +330,8 @@ class Replication(server.Defaults):
         """See Blueprint; a delayed replica need not catch up."""
         if role == proxy.PROXY:
             return proxy.requirements(self.options, _TRAFFIC, self.nodes)
+        if role == CLIENT:
+            return ()
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
         if role != "source":
             return _DELAYED if role == "delayed" else REPLICA

@@ -79,7 +79,7 @@ _ALL_DATA = (
     " ALTER ROUTINE, EVENT, TRIGGER"
 )
 """What can be granted in a database. Granted in all of them, it writes to no replica."""
-COMMON = frozenset({"set", "my_cnf", "init", "user"})
+COMMON = frozenset({"set", "my_cnf", "init", "user", "client"})
 """The options of all blueprints."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from lab.blueprints import (
+    CLIENT,
     Blueprint,
     Condition,
     Endpoint,
@@ -13,6 +14,7 @@ from lab.blueprints import (
     Member,
     NodePlan,
     Release,
+    proxy,
     server,
 )
 from lab.blueprints.dialects import dialect_of
@@ -42,17 +44,19 @@ class Single(server.Defaults):
                 f"{self.name} has exactly one node, not {self.nodes}",
                 hint="leave out the number of nodes, or use a cluster: pxc or galera",
             )
-        return (NodePlan(node_name(1), "server", size),)
+        return (NodePlan(node_name(1), "server", size), *proxy.plan(self.options, self.nodes))
 
     def files(
         self,
         member: Member,
-        members: Sequence[Member],  # noqa: ARG002  part of the protocol
+        members: Sequence[Member],
         engine: Engine,
         memory: int,
         profile: EngineProfile,
     ) -> Mapping[str, SeedFile]:
         """See Blueprint."""
+        if member.role == CLIENT:
+            return proxy.of_client(members, engine)
         text = server.options(member, server.alone(engine), memory, profile)
         return {engine.config_path: SeedFile((text + dialect_of(engine).unlogged).encode())}
 
@@ -69,6 +73,8 @@ class Single(server.Defaults):
 
     def requirements(self, role: str, nodes: int) -> tuple[Condition, ...]:  # noqa: ARG002
         """See Blueprint."""
+        if role == CLIENT:
+            return ()
         hint = "`SET GLOBAL read_only = OFF` lets it accept writes again"
         return (Condition("writable", "read_only", "OFF", "degraded", hint),)
 
@@ -88,7 +94,7 @@ class Single(server.Defaults):
 
     def endpoints(self, nodes: Sequence[Member]) -> tuple[Endpoint, ...]:
         """See Blueprint."""
-        return (Endpoint("rw", tuple(node.name for node in nodes)),)
+        return (Endpoint("rw", tuple(node.name for node in proxy.servers(nodes))),)
 
 
 SINGLE: Blueprint = Single()

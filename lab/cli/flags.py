@@ -175,6 +175,10 @@ Proxy = Annotated[
 Arbiter = Annotated[
     bool, typer.Option("--arbiter", help="A further node has a vote in the cluster, and no data.")
 ]
+Client = Annotated[
+    bool,
+    typer.Option("--client", help="A further node has no server: benchmarks run in it."),
+]
 Replicas = Annotated[
     str,
     typer.Option(
@@ -340,6 +344,7 @@ class Cluster:
     multi_primary: MultiPrimary = False
     proxy: Proxy = ""
     arbiter: Arbiter = False
+    client: Client = False
     replicas: Replicas = ""
     set: Set = None
     my_cnf: MyCnf = None

@@ -55,6 +55,7 @@ class LabValues(TypedDict, total=False):
     multi_primary: bool
     proxy: ProxyName
     arbiter: bool
+    client: bool
     replicas: int
     set: tuple[str, ...]
     my_cnf: tuple[OptionFile, ...]

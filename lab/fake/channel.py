@@ -97,7 +97,10 @@ class FakeChannel:
                 return self._servers.recover(self._guest, argv, stdin)
             case "/usr/lib/lab/rest":
                 self._servers.alter(self._guest, lambda on: output.append(rest(on, argv[1:])))
-                return output[0]
+            case "/usr/lib/lab/bench":
+                output.append(self._servers.bench(self._guest, argv[1:]))
+        if output:
+            return output[0]
         if (change := _PROGRAMS.get(argv[0])) is None:
             raise CommandFailed(argv, 127, stderr=f"{argv[0]}: not found", where=self._guest)
         self._servers.alter(self._guest, lambda inside: change(inside, argv[1:]))

@@ -172,6 +172,10 @@ class FakeHypervisor:
             return {"guest.txt": f"{self._guests.find(guest, self._home).name}\n"}
         return {}
 
+    def processes(self) -> dict[GuestName, int]:
+        """See Hypervisor; guests are files."""
+        return {}
+
     def halt(self, guest: GuestName, why: str) -> None:
         """Pause a guest as QEMU does when a disk cannot be written; raises NotFound."""
         with self._guests.hold():

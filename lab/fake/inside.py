@@ -102,6 +102,8 @@ class Inside:
     """The password with which it recovers from other members; see ``lab.fake.group``."""
     lets_in: str = ""
     """The hash of the password with which other members recover from it."""
+    printed: str = ""
+    """What the benchmark printed that was started last in a client; lost by a boot."""
 
     @property
     def accounts(self) -> dict[str, str]:
@@ -129,7 +131,7 @@ class Inside:
         """A hash of all of it; a field that homes of tests did not have counts if it is set."""
         later = (
             "sessions", "ended", "seeds", "identity", "follows", "noted", "leads", "joined",
-            "left", "login", "lets_in",
+            "left", "login", "lets_in", "printed",
         )  # fmt: skip
         found = {key: value for key, value in asdict(self).items() if value or key not in later}
         return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
@@ -166,7 +168,9 @@ def write_inside(disks: Sequence[Disk], inside: Inside) -> None:
 def forget_memory(disks: Sequence[Disk]) -> None:
     """Lose what was not on a guest's disks but in its memory, as a boot does."""
     inside = read_inside(disks)
-    fresh = replace(inside, sessions=[], ended=0, seeds="", joined=0, left=False, leads=False)
+    fresh = replace(
+        inside, sessions=[], ended=0, seeds="", joined=0, left=False, leads=False, printed=""
+    )
     if fresh != inside:
         write_inside(disks, fresh)
 
@@ -196,6 +200,11 @@ def arbitrates(disks: Sequence[Disk]) -> bool:
     return bool(_seeded(disks, "/etc/lab/garbd.cnf"))
 
 
+def only_uses(disks: Sequence[Disk]) -> bool:
+    """Whether a guest's seed makes it a client of the other nodes' servers."""
+    return bool(_seeded(disks, "/etc/lab/client.cnf"))
+
+
 def alone(disks: Sequence[Disk]) -> bool:
     """Whether the option file in a guest's seed makes its server a node of no cluster."""
     options = _seeded(disks, "/99-lab.cnf")
@@ -216,6 +225,11 @@ def read_only(disks: Sequence[Disk]) -> bool:
     """Whether the option file in a guest's seed refuses statements that write."""
     options = _seeded(disks, "/99-lab.cnf")
     return any(line in ("read_only = ON", "super_read_only = ON") for line in options)
+
+
+def options_of(disks: Sequence[Disk]) -> Sequence[str]:
+    """The lines of the option file in a guest's seed."""
+    return _seeded(disks, "/99-lab.cnf")
 
 
 def multi_primary(disks: Sequence[Disk]) -> bool:

@@ -12,6 +12,7 @@ from lab.fake.inside import (
     grouped,
     last,
     multi_primary,
+    only_uses,
     proxies,
     read_inside,
     read_only,
@@ -19,8 +20,8 @@ from lab.fake.inside import (
 
 
 def has_no_server(record: Record) -> bool:
-    """Whether a guest is a proxy or an arbiter."""
-    return proxies(record.disks) or arbitrates(record.disks)
+    """Whether a guest is a proxy, an arbiter or a client."""
+    return proxies(record.disks) or arbitrates(record.disks) or only_uses(record.disks)
 
 
 def writes(record: Record, peers: Sequence[Record]) -> bool:

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from lab.config.enginefile import family_of
-from lab.errors import Conflict, NotFound, NotReady, StatementRefused
-from lab.fake import group, proxy, replication
+from lab.errors import CommandFailed, Conflict, NotFound, NotReady, StatementRefused
+from lab.fake import bench, group, proxy, replication
 from lab.fake import inside as guest_side
 from lab.fake import load as guest_load
 from lab.fake import rejoin as fake_rejoin
@@ -130,6 +130,29 @@ class FakeServers:
         with self._guests.hold():
             record = self._awake(guest)
             return proxy.proxied(record, self._running_with(record))
+
+    def bench(self, guest: GuestName, words: Sequence[str]) -> str:
+        """What the program of that name does in a client; raises NotReady and CommandFailed."""
+        with self._guests.hold():
+            record = self._awake(guest)
+            if not guest_side.only_uses(record.disks):
+                raise CommandFailed(["/usr/lib/lab/bench"], 127, stderr="not found", where=guest)
+            inside, verb = guest_side.read_inside(record.disks), words[0]
+            if verb == "look":
+                at, most = int(words[1]), int(words[2])
+                return f"done 0\n{inside.printed[at : at + most]}"
+            if verb == "begin":
+                if "/run/lab-bench.options" not in inside.files:
+                    raise CommandFailed(["sysbench"], 1, stderr="FATAL: no options", where=guest)
+                peers = self._running_with(record)
+                slow = any(bench.SLOW in guest_side.options_of(peer.disks) for peer in peers)
+                inside.printed = bench.output(words[1:], slow=slow)
+            else:
+                inside.printed = ""
+                inside.files.pop("/run/lab-bench.options", None)
+                inside.modes.pop("/run/lab-bench.options", None)
+            guest_side.write_inside(record.disks, inside)
+            return ""
 
     def has_no_server(self, guest: GuestName) -> bool:
         """Whether a guest is a proxy or an arbiter."""
@@ -321,6 +344,7 @@ class FakeServers:
             if self._answers(peer)
             and not guest_side.read_inside(peer.disks).apart
             and not guest_side.proxies(peer.disks)
+            and not guest_side.only_uses(peer.disks)
             and not guest_side.alone(peer.disks)
         ]
         known = guest_side.members(record.disks)

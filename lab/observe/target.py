@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from lab.blueprints import Member, Release
+from lab.blueprints import CLIENT, Member, Release
 from lab.guest.network import inner_address
 from lab.names import GuestName
 
@@ -64,5 +64,5 @@ def member_of(node: Target) -> Member:
 
 
 def size_of(nodes: Sequence[Target]) -> int:
-    """How many of ``nodes`` form one system: all but proxies."""
-    return sum(not node.is_proxy for node in nodes)
+    """How many of ``nodes`` form one system: all but proxies and clients."""
+    return sum(not node.is_proxy and node.role != CLIENT for node in nodes)

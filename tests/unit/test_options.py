@@ -25,6 +25,7 @@ FULL = Options(
     multi_primary=True,
     proxy="haproxy",
     arbiter=True,
+    client=True,
     replicas=2,
     set=("max_connections=50", "skip-name-resolve"),
     my_cnf=(OptionFile("[mysqld]\n"), OptionFile("[mysqld]\nsync_binlog=0\n", "replica")),
@@ -135,6 +136,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         multi_primary=True,
         proxy="haproxy",
         arbiter=True,
+        client=True,
         replicas="2",
         set=["max_connections=50", "skip-name-resolve"],
         my_cnf=["all.cnf", "replica=replica.cnf"],
@@ -154,6 +156,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         multi_primary = true
         proxy = "haproxy"
         arbiter = true
+        client = true
         replicas = 2
         set = ["max_connections=50", "skip-name-resolve"]
         my_cnf = ["all.cnf", "replica=replica.cnf"]

@@ -38,7 +38,7 @@ def test_all_recipes_load() -> None:
         "mysql", "mysql-26.10", "mysql-8.0", "mysql-8.4", "percona-server", "percona-server-8.0",
         "percona-xtradb-cluster", "percona-xtradb-cluster-8.0",
     ]  # fmt: skip
-    others = ["galera-arbitrator", "haproxy", "mysql-router"]
+    others = ["client", "galera-arbitrator", "haproxy", "mysql-router"]
     assert recipes() == sorted([*servers, *others])
     for name in recipes():
         recipe = load(name)
