@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset(
         {
             "imagebuild", "state", "storage", "hypervisor", "guest", "blueprints", "host",
-            "exchange", "datasets", "requests", "fleet", "bundle",
+            "exchange", "datasets", "requests", "fleet", "bundle", "bench",
         }
     ),
     frozenset(
@@ -40,7 +40,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "lifecycle": (
         frozenset({"", "service"}),
         frozenset({"host"}),
-        frozenset({"archives", "datasets"}),
+        frozenset({"archives", "datasets", "bench"}),
         frozenset({"labs"}),
         frozenset({"snapshots"}),
         frozenset({"captures"}),
