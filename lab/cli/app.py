@@ -14,6 +14,7 @@ from lab.distribution import extra
 from lab.values import dataclass
 
 if TYPE_CHECKING:
+    from lab.cli.backend.benches import Benches
     from lab.cli.backend.hosts import Hosts
     from lab.cli.backend.local import Lifecycle
     from lab.cli.backend.session import Session
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 REMOVING = "removing the lab"
 """The clean-up after an interrupt of a verb that creates things."""
+
+NOT_REMOTE = "benchmarks are run, and their results are kept, on the host of the labs"
+NOT_REMOTE_HINT = "run `lab bench` there, without LAB_URL and --remote"
 
 _CLIENT = ("client", "a service elsewhere")
 """The extra whose packages talk to one, and what they are needed for."""
@@ -92,6 +96,10 @@ class App:
                 from lab.cli.backend.remote import open_client
             with open_client(settings.url, hear) as client:
                 yield client.tokens
+
+    def benches(self) -> AbstractContextManager[Benches]:
+        """The results of benchmarks that this host keeps; raises InvalidSpec as ``here`` does."""
+        return self.here(NOT_REMOTE, NOT_REMOTE_HINT).benches(self.settings())
 
     @contextmanager
     def hosts(self) -> Iterator[Hosts]:

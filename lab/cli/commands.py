@@ -172,6 +172,20 @@ class DatasetVerbs(Verbs):
     }
 
 
+class BenchVerbs(Verbs):
+    """Measure labs; compare two of them round by round."""
+
+    table: ClassVar[Mapping[str, str | type[Verbs]]] = {
+        "run": "lab.cli.verbs.bench:run",
+        "compare": "lab.cli.verbs.bench:compare",
+        "ci": "lab.cli.verbs.bench:ci",
+        "ls": "lab.cli.verbs.bench:ls",
+        "show": "lab.cli.verbs.bench:show",
+        "export": "lab.cli.verbs.bench:export",
+        "rm": "lab.cli.verbs.bench:rm",
+    }
+
+
 class TokenVerbs(Verbs):
     """Create, list and revoke tokens of the service."""
 
@@ -235,6 +249,7 @@ class RootVerbs(Verbs):
         "console": "lab.cli.verbs.node_access:console",
         "bundle": "lab.cli.verbs.bundle:bundle",
         "open": "lab.cli.verbs.bundle:open_file",
+        "bench": BenchVerbs,
         "env": "lab.cli.verbs.env:env",
         "ca": "lab.cli.verbs.ca:ca",
         "engine": EngineVerbs,

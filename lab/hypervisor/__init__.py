@@ -375,6 +375,12 @@ class Hypervisor(Protocol):
         As far as it can be read; empty if nothing is known of it. Raises HostUnfit.
         """
 
+    def processes(self) -> dict[GuestName, int]:
+        """The process of this host in which each of our guests runs, as far as that is seen.
+
+        Empty where the host has no ``/proc``, or a guest is no process. Raises HostUnfit.
+        """
+
 
 def memory_of(hypervisor: Hypervisor) -> Memory:
     """The ``memory`` of ``hypervisor``; raises HostUnfit, with the reason, if it has none."""

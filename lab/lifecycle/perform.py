@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import refuse_waiting
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
+from lab.requests.benches import CompareBench, RunBench
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -50,6 +51,7 @@ from lab.requests.snapshots import (
 if TYPE_CHECKING:
     from lab.exchange.talk import Speaker
     from lab.views.archives import ExportView, ImportView
+    from lab.views.benches import BenchView, CompareView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView
     from lab.views.host import GcReport
@@ -320,6 +322,18 @@ def _remove_engine(ctx: Context, asked: RemoveEngine, _: float) -> None:
     builds.remove(ctx, asked)
 
 
+def _run_bench(ctx: Context, asked: RunBench, _: float) -> BenchView:
+    from lab.lifecycle.bench.run import run
+
+    return run(ctx, asked)
+
+
+def _compare_benches(ctx: Context, asked: CompareBench, timeout: float) -> CompareView:
+    from lab.lifecycle.bench.compare import compare
+
+    return compare(ctx, asked, timeout=timeout)
+
+
 VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     CreateLab: _create,
     EnsureLab: _ensure,
@@ -358,5 +372,7 @@ VERBS: Mapping[type[Request], Callable[[Context, Any, float], Any]] = {
     ImportArchive: _import,
     ImportSnapshot: _import_snapshot,
     OpenBundle: _open,
+    RunBench: _run_bench,
+    CompareBench: _compare_benches,
 }
 """The verb of each request, with the seconds that nodes may take to get ready."""

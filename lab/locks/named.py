@@ -34,6 +34,7 @@ LockKind = Literal[
     "boot",
     "restore",
     "upgrade",
+    "bench",
 ]
 
 PROBE_GRACE = 0.05

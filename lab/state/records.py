@@ -23,6 +23,7 @@ TemplateState = Literal["building", "ready", "broken"]
 ResourceKind = Literal["volume", "guest", "port", "file", "segment"]
 ResourceState = Literal["intended", "made"]
 StandbyState = Literal["making", "ready"]
+BenchKind = Literal["run", "compare"]
 Started = Literal["warm", "cold"]
 Large: TypeAlias = int
 """A number, such as of bytes, that may take more than 32 bits."""
@@ -356,6 +357,22 @@ class ResourceRecord:
     created_at: float
     pid: int
     """Who intended it."""
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """A result of a benchmark, which outlives the lab."""
+
+    id: str
+    at: float
+    """When it began."""
+    kind: BenchKind
+    workload: str
+    label: str
+    lab: str
+    """The names of the labs."""
+    result: Mapping[str, Any] = field(hash=False)
+    """The view of it (``lab.views.benches``)."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-REVISION = "0025"
+REVISION = "0026"
 """The head of ``migrations/versions``."""
 OLDEST = "0021"
 """The first of them: homes of before that are not upgraded."""

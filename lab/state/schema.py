@@ -27,6 +27,8 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.types import TypeEngine
 
 from lab.state.records import (
+    BenchKind,
+    BenchRecord,
     EventRecord,
     ImageRecord,
     ImageState,
@@ -122,6 +124,8 @@ Index(None, resources.c.owner)
 events = _table("events", EventRecord, "id")
 Index(None, events.c.owner)
 Index(None, events.c.at)
+benches = _table("benches", BenchRecord, "id", _one_of("kind", BenchKind))
+Index(None, benches.c.at)
 tokens = _table("tokens", TokenRecord, "id", _one_of("scope", Scope))
 jobs = _table("jobs", JobRecord, "id", _one_of("state", JobState), UniqueConstraint("token", "key"))
 Index(None, jobs.c.state)

@@ -18,6 +18,7 @@ from lab.state.keyed import Keyed
 from lab.state.nodes import Nodes
 from lab.state.reading import Engines, together, with_engines
 from lab.state.records import (
+    BenchRecord,
     ImageRecord,
     LabRecord,
     LabWithNodes,
@@ -45,6 +46,7 @@ class Store:
         self.templates = Keyed(self._database, schema.templates, TemplateRecord, "template")
         self.resources = Resources(self._database)
         self.events = Events(self._database)
+        self.benches = Keyed(self._database, schema.benches, BenchRecord, "benchmark")
         self.tokens = Keyed(self._database, schema.tokens, TokenRecord, "token")
         self.jobs = Jobs(self._database)
         self.audit = Audit(self._database)

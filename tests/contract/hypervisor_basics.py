@@ -301,6 +301,16 @@ class Reaching:
         found = ours.evidence(site.guest().name)
         assert any(site.guest().name in text for text in found.values())
 
+    def test_the_process_of_a_guest(self, site: Site, ours: Hypervisor) -> None:
+        """Protects who measures guests: no other process is taken for one."""
+        ours.start(site.guest())
+        found = ours.processes()
+        assert set(found) <= {site.guest().name}
+        for pid in found.values():
+            assert site.guest().name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ours.stop(site.guest().name, force=True)
+        assert ours.processes() == {}
+
 
 class Personalising:
     """For drivers whose tests have guests with the program behind the port.

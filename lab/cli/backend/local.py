@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from lab.cli.backend.session import Recorded
 
 if TYPE_CHECKING:
+    from lab.cli.backend.benches import Benches
     from lab.cli.backend.programs import Program, SqlClient
     from lab.cli.backend.session import Session
     from lab.cli.backend.tokens import Tokens
@@ -325,6 +326,15 @@ class Lifecycle:
 
         with open_recorded(settings) as context:
             yield Kept(context)
+
+    @contextmanager
+    def benches(self, settings: Settings) -> Iterator[Benches]:
+        """The results of benchmarks: no hypervisor is needed."""
+        from lab.cli.backend.benches import Benches
+        from lab.lifecycle.core.context import open_recorded
+
+        with open_recorded(settings) as context:
+            yield Benches(context)
 
     def recorded(self, settings: Settings) -> Recorded:
         """Recorded names, for completion; only the state database is read."""

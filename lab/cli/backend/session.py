@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lab.cli.backend.programs import Program, SqlClient
     from lab.observe.ways import NodeResults, Rows
     from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot
+    from lab.requests.benches import CompareBench, RunBench
     from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
     from lab.requests.host import AddEngine, CollectGarbage, RemoveEngine
     from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         TakeSnapshot,
     )
     from lab.views.archives import ExportView, ImportView
+    from lab.views.benches import BenchView, CompareView
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
     from lab.views.host import GcReport
@@ -133,6 +135,10 @@ class Session(Protocol):
     def run(self, request: ImportArchive) -> ImportView: ...
     @overload
     def run(self, request: UpgradeLab, *, timeout: float | None = None) -> UpgradeView: ...
+    @overload
+    def run(self, request: RunBench) -> BenchView: ...
+    @overload
+    def run(self, request: CompareBench, *, timeout: float | None = None) -> CompareView: ...
 
     def preview(self, request: CreateLab) -> Preview:
         """What the request would create, and from which image and template."""

@@ -199,6 +199,10 @@ class BhyveHypervisor:
                 found[name] = (directory / name).read_text(errors="replace")
         return found
 
+    def processes(self) -> dict[GuestName, int]:
+        """See Hypervisor; FreeBSD has no ``/proc``."""
+        return {}
+
     def _place(self) -> Place:
         with self._probing:
             if self._found is None:

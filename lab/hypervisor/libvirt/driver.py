@@ -57,6 +57,7 @@ from lab.hypervisor.libvirt.domain import (
     port_sockets,
     read_tags,
 )
+from lab.hypervisor.libvirt.pages import Unreadable, process_of
 from lab.hypervisor.libvirt.probe import captures, depended_on, host_cpu, probe
 from lab.names import GuestName
 from lab.progress import never_halt
@@ -346,6 +347,14 @@ class LibvirtHypervisor:
             found["domain.xml"] = self._find(guest).XMLDesc()
         if log := logs.latest(guest):
             found["qemu.log"] = log
+        return found
+
+    def processes(self) -> dict[GuestName, int]:
+        """See Hypervisor."""
+        found = {}
+        for name in self.guests():
+            with suppress(NotFound, Unreadable), translated(f"looking for {name}"):
+                found[name] = process_of(self._find(name).UUIDString())
         return found
 
     def _create(self, guest: GuestSpec, xml: str, *, flags: int) -> Any:

@@ -18,18 +18,21 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from lab.cli import program
+from lab.cli.backend.benches import Benches
 from lab.cli.backend.local import Lifecycle
 from lab.cli.backend.programs import Program
 from lab.cli.backend.session import Recorded, Session
 from lab.cli.backend.tokens import Kept, Tokens
 from lab.config.settings import Settings
 from lab.errors import CommandFailed, HostUnfit, LabError, NotFound
+from lab.lifecycle.bench import results
 from lab.lifecycle.core.context import open_recorded
 from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
+from lab.requests.benches import CompareBench, RunBench
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
@@ -49,13 +52,22 @@ from lab.requests.request import Request
 from lab.requests.snapshots import ChangeSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
+from lab.views.benches import BenchView, CompareView
 from lab.views.catalog import EngineView, ImageView, TemplateView
 from lab.views.datasets import DatasetView, PersonalColumn
 from lab.views.host import Finding, GcReport, HostView
 from lab.views.labs import LabStatus, LabView, Preview
 from lab.views.snapshots import SnapshotView
 from lab.views.upgrades import UpgradeView
-from tests.support.cli_views import engine_view, image_view, lab_view, preview_view, template_view
+from tests.support.cli_views import (
+    bench_view,
+    compare_view,
+    engine_view,
+    image_view,
+    lab_view,
+    preview_view,
+    template_view,
+)
 
 HERE = Path(__file__)
 
@@ -115,6 +127,8 @@ _ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
     DeleteDataset: lambda asked: not asked.defer,
     ImportSnapshot: lambda asked: lab_view(asked.name or "shop"),
     OpenBundle: lambda asked: lab_view(asked.name or "shop"),
+    RunBench: lambda asked: bench_view(lab=asked.lab, workload=asked.workload),
+    CompareBench: lambda asked: compare_view(workload=asked.workload),
 }
 """What verbs return that do not look at the labs of the world."""
 
@@ -374,6 +388,7 @@ class FakeLifecycle(Lifecycle):
         self.import_outcome = "imported"
         self.lacks_lab = ""
         self.refused: LabError | None = None
+        self.kept_benches: list[BenchView | CompareView] = []
         self.upgraded = UpgradeView("a", "mariadb:11.8", (), 1.0, 2, 0, 0)
         self.host = HostView("tank/lab", "2.3.9", 3 << 30, 4 << 30, ("zfs create x",), (), "/c")
 
@@ -411,6 +426,21 @@ class FakeLifecycle(Lifecycle):
     def doctor(self, settings: Settings) -> list[Finding]:
         self.log("doctor", home=settings.home.root)
         return self.findings
+
+    @contextmanager
+    def benches(self, settings: Settings) -> Iterator[Benches]:
+        """Those of ``kept_benches``."""
+        self.log("benches", home=settings.home.root)
+        with (
+            TemporaryDirectory() as root,
+            open_recorded(Settings(home=Home(Path(root)), owner="")) as context,
+        ):
+            for view in self.kept_benches:
+                if isinstance(view, CompareView):
+                    results.add_comparison(context, view, "a/b")
+                else:
+                    results.add_run(context, view)
+            yield Benches(context)
 
     @contextmanager
     def tokens(self, settings: Settings) -> Iterator[Tokens]:

@@ -97,6 +97,13 @@ OTHERWISE = {
 REFUSED = {
     "doctor": "doctor",
     "host init": "host init --pool tank/lab",
+    "bench run": "bench run oltp_insert shop",
+    "bench compare": "bench compare oltp_insert --lab-a shop --lab-b other",
+    "bench ci": "bench ci 5f0e2a11",
+    "bench ls": "bench ls",
+    "bench show": "bench show 5f0e2a11",
+    "bench export": "bench export",
+    "bench rm": "bench rm 5f0e2a11",
     "engine add": "engine add mine --from build.tar.gz",
     "engine rm": "engine rm mine",
     "dataset export": "dataset export crm crm.lab",

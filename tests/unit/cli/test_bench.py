@@ -1,0 +1,162 @@
+"""``lab bench``: from words to requests, labs that are made for it, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main
+from lab.errors import NotReady
+from lab.requests.benches import CompareBench, RunBench
+from lab.requests.labs import CreateLab
+from tests.support.cli_views import bench_view, compare_view
+from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory without a lab.toml of somebody else's."""
+    monkeypatch.chdir(tmp_path)
+
+
+def called(world: FakeLifecycle, method: str) -> list[object]:
+    return [call[1] for call in world.calls if call[0] == method]
+
+
+def test_a_run_of_a_lab(capsys: Capture) -> None:
+    """Protects each flag from being parsed and forgotten."""
+    world = FakeLifecycle("shop")
+    line = (
+        "bench run oltp_read_write shop --threads 1,2,4 --seconds 90 --warm-up 5s --tables 3"
+        " --rows 100 --rate 50 --proxied --label nightly"
+    )
+    assert main(line.split(), lifecycle=world) == 0
+    assert world.called("RunBench")[0] == RunBench(
+        lab="shop", workload="oltp_read_write", threads=(1, 2, 4), seconds=90.0, warm_up=5.0,
+        tables=3, rows=100, rate=50, proxied=True, label="nightly",
+    )  # fmt: skip
+    assert not called(world, "CreateLab")
+    out = capsys.readouterr().out
+    assert "coordinated omission" in out
+    assert "guests were emulated" in out
+    assert "1.0 at 2 s" in out, "the stall"
+    assert "on disk unknown" in out
+
+
+def test_a_lab_is_made_and_removed() -> None:
+    world = FakeLifecycle()
+    line = "bench run tpcc-like --blueprint galera --nodes 2 --set a=1 -o name"
+    assert main(line.split(), lifecycle=world) == 0
+    (asked,) = called(world, "CreateLab")
+    assert isinstance(asked, CreateLab)
+    assert asked.options == {"client": True, "set": ("a=1",)}
+    assert asked.name.startswith("bench-")
+    assert asked.ttl, "a command that is killed leaves it to `lab gc`"
+    assert called(world, "RunBench")[0].lab == asked.name  # type: ignore[attr-defined]
+    assert not world.views
+    world.fails["RunBench"] = NotReady("x")
+    assert main(line.split(), lifecycle=world) == 7
+    assert not world.views, "also if it fails"
+
+
+def test_two_labs_are_made_and_compared(capsys: Capture) -> None:
+    world = FakeLifecycle()
+    line = ["bench", "compare", "oltp_insert", "--blueprint", "single", "--set", "z=0"]
+    line += ["--a", "--set a=1 --profile durable", "--b", "--set a=2", "--expect", "+5%"]
+    assert main([*line, "--rounds", "12", "--order", "turns"], lifecycle=world) == 0
+    a, b = called(world, "CreateLab")
+    assert isinstance(a, CreateLab)
+    assert isinstance(b, CreateLab)
+    assert (a.options["set"], b.options["set"]) == (("z=0", "a=1"), ("z=0", "a=2"))
+    assert (a.profile, b.profile) == ("durable", "")
+    asked = world.called("CompareBench")[0]
+    assert isinstance(asked, CompareBench)
+    assert (asked.a, asked.b, asked.rounds, asked.order) == (a.name, b.name, 12, "turns")
+    assert asked.said_b == "single --set z=0 --set a=2"
+    assert not world.views
+    out = capsys.readouterr().out
+    assert "B is slower: -50.0 %" in out
+    assert "expected: -50%" in out
+
+
+def test_two_labs_that_exist_are_compared() -> None:
+    world = FakeLifecycle("x", "y")
+    assert (
+        main(["bench", "compare", "import", "--lab-a", "x", "--lab-b", "y"], lifecycle=world) == 0
+    )
+    assert not called(world, "CreateLab")
+    assert sorted(world.views) == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("bench run oltp_reed_write shop", "there is no workload 'oltp_reed_write'"),
+        ("bench run import shop --nodes 3", "--nodes is of a lab that is made"),
+        ("bench run import", "no blueprint is named"),
+        ("bench run import shop --threads 1,x", "--threads: 'x' is not a whole number"),
+        ("bench compare import --blueprint single", "A and B have the same flags"),
+        ("bench compare import --lab-a x", "name the two labs: give both"),
+        ("bench compare import --lab-a x --lab-b y --a z", "leave them or --lab-a out"),
+        ("bench compare import --lab-a x --lab-b y --order both", "not one of auto"),
+        ("bench compare import --blueprint single --a --nodez --b x", "nodez"),
+        ("bench export --format xml", "neither csv nor json"),
+    ],
+)
+def test_what_is_refused(line: str, said: str, capsys: Capture) -> None:
+    assert main(line.split(), lifecycle=FakeLifecycle("shop")) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_results_are_listed_shown_and_exported(capsys: Capture) -> None:
+    world = FakeLifecycle()
+    world.kept_benches = [bench_view(), compare_view()]
+    assert main(["bench", "ls"], lifecycle=world) == 0
+    out = capsys.readouterr().out
+    assert "100.0/s with 4 threads" in out
+    assert "B is slower: -50.0 %" in out
+    assert "too few results for change points: 1 of 20" in out
+    assert main(["bench", "show", "pull", "-o", "json"], lifecycle=world) == 0
+    assert json.loads(capsys.readouterr().out)["tps"]["verdict"] == "slower"
+    assert main(["bench", "export"], lifecycle=world) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert dict(zip(header.split(","), line.split(","), strict=True))["tps"] == "100.000"
+    assert main(["bench", "show", "nowhere"], lifecycle=world) == 3
+
+
+def test_a_change_of_results_is_said(capsys: Capture) -> None:
+    world = FakeLifecycle()
+    world.kept_benches = [
+        bench_view(f"{number:08}", at=float(number), tps=100.0 + number % 3 - (number > 12) * 20)
+        for number in range(24)
+    ]
+    assert main(["bench", "ls"], lifecycle=world) == 0
+    assert "changes at 00000013" in capsys.readouterr().out
+
+
+def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
+    """Protects the gate: 1 if it is slower, 0 else, also where too little is known."""
+    world = FakeLifecycle()
+    world.kept_benches = [compare_view(), compare_view(2.0, id="77aa0022", label="better")]
+    assert main(["bench", "ci", "pull"], lifecycle=world) == 1
+    assert "**B is slower**" in capsys.readouterr().out
+    assert main(["bench", "ci", "better"], lifecycle=world) == 0
+    assert main(["bench", "ci", "pull", "--baseline", "x"], lifecycle=world) == 2
+    world.kept_benches = [
+        *(bench_view(f"b{number}", label="main", tps=100.0 + number) for number in range(6)),
+        *(bench_view(f"n{number}", label="pull", tps=70.0 + number) for number in range(5)),
+    ]
+    assert main(["bench", "ci", "pull"], lifecycle=world) == 2
+    assert main(["bench", "ci", "pull", "--baseline", "main"], lifecycle=world) == 1
+    assert "**slower** than the baseline" in capsys.readouterr().out
+    assert main(["bench", "export", "--label", "pull", "--format", "json"], lifecycle=world) == 0
+    (tmp_path / "base.json").write_text(capsys.readouterr().out)
+    assert main(["bench", "ci", "main", "--baseline", "base.json"], lifecycle=world) == 0
+    assert "faster" in capsys.readouterr().out
+    assert main(["bench", "ci", "pull", "--baseline", "nothing"], lifecycle=world) == 3
+    (tmp_path / "bad.json").write_text("[{}]")
+    assert main(["bench", "ci", "pull", "--baseline", "bad.json"], lifecycle=world) == 2
