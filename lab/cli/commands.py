@@ -178,6 +178,7 @@ class BenchVerbs(Verbs):
     table: ClassVar[Mapping[str, str | type[Verbs]]] = {
         "run": "lab.cli.verbs.bench:run",
         "compare": "lab.cli.verbs.bench:compare",
+        "experiment": "lab.cli.verbs.experiment:experiment",
         "ci": "lab.cli.verbs.bench:ci",
         "ls": "lab.cli.verbs.bench:ls",
         "show": "lab.cli.verbs.bench:show",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lab.requests.labs import CreateLab
     from lab.views.benches import BenchView, CompareView
 
-_LEASE = 3600.0
+LEASE = 3600.0
 """Seconds of lease of a disposable lab, besides the time that is measured."""
 _OF_ROUND = 120.0
 """Seconds that a round may take besides its run."""
@@ -162,19 +162,19 @@ def run(
     app.here(NOT_REMOTE, NOT_REMOTE_HINT)
     if lab:
         _refuse_flags(cluster)
-        with _open(app) as session:
+        with opened(app) as session:
             view = session.run(RunBench(lab=lab, **values))
     else:
         lease = (values["seconds"] + _OF_ROUND) * len(values["threads"]) + values["warm_up"]
-        asked = _made(app, cluster, ttl, lease)
+        asked = made(app, cluster, ttl, lease)
         limit = flags.timeout(timeout, app.settings().ready_timeout)
         with Undo() as undo:
-            undo.push("the lab", lambda: _remove(app, asked.name))
-            with _open(app) as session:
+            undo.push("the lab", lambda: remove(app, asked.name))
+            with opened(app) as session:
                 session.run(asked, timeout=limit)
                 view = session.run(RunBench(lab=asked.name, **values))
             undo.keep()
-        _remove(app, asked.name)
+        remove(app, asked.name)
     emit(view, how, table=lambda: run_text(view), names=lambda: [view.id])
 
 
@@ -247,7 +247,7 @@ def compare(
             raise InvalidSpec("--a and --b are of labs that are made: leave them or --lab-a out")
         _refuse_flags(cluster)
         asked = CompareBench(a=lab_a, b=lab_b, **values)
-        with _open(app) as session:
+        with opened(app) as session:
             view = session.run(asked, timeout=limit)
     else:
         view = _compare_new(app, cluster, (a, b), values, ttl, limit)
@@ -272,7 +272,7 @@ def _compare_new(
         )
     both = " ".join(flags.words(_without_blueprint(cluster)))
     lease = (values["seconds"] + _OF_ROUND) * values["rounds"] * 4
-    sides = [_made(app, _side(cluster, f"--{name}", text), ttl, lease)
+    sides = [made(app, _side(cluster, f"--{name}", text), ttl, lease)
              for name, text in zip("ab", given, strict=True)]  # fmt: skip
     said = [
         " ".join(filter(None, (side.blueprint, both, text.strip())))
@@ -281,14 +281,14 @@ def _compare_new(
     asked = CompareBench(a=sides[0].name, b=sides[1].name, said_a=said[0], said_b=said[1], **values)
     with Undo() as undo:
         for side in sides:
-            undo.push("the lab", partial(_remove, app, side.name))
-        with _open(app) as session:
+            undo.push("the lab", partial(remove, app, side.name))
+        with opened(app) as session:
             for side in sides:
                 session.run(side, timeout=limit)
             view = session.run(asked, timeout=limit)
         undo.keep()
     for side in sides:
-        _remove(app, side.name)
+        remove(app, side.name)
     return view
 
 
@@ -318,16 +318,17 @@ def _side(cluster: OwnLab, flag: str, text: str) -> OwnLab:
     return OwnLab(**values)
 
 
-def _made(app: App, cluster: OwnLab, ttl: str, lease: float) -> CreateLab:
+def made(app: App, cluster: OwnLab, ttl: str, lease: float) -> CreateLab:
     """The request for a disposable lab with a client; raises InvalidSpec."""
     creation = flags.Creation(name=f"bench-{secrets.token_hex(4)}", ttl=ttl)
     spec = flags.wanted(app.settings(), replace(cluster, client=True), creation)
     if not ttl:
-        spec = replace(spec, ttl=_LEASE + lease)
+        spec = replace(spec, ttl=LEASE + lease)
     return flags.creation_of(spec, creation)
 
 
-def _remove(app: App, name: str) -> None:
+def remove(app: App, name: str) -> None:
+    """Remove a lab that was made for a benchmark, if it is there."""
     from lab.requests.labs import DeleteLab
 
     try:
@@ -337,7 +338,8 @@ def _remove(app: App, name: str) -> None:
         pass
 
 
-def _open(app: App) -> AbstractContextManager[Session]:
+def opened(app: App) -> AbstractContextManager[Session]:
+    """A session on this host; raises InvalidSpec if a service elsewhere is meant."""
     return app.open_here(NOT_REMOTE, NOT_REMOTE_HINT, doing="ending the benchmark")
 
 
@@ -474,7 +476,7 @@ def ci(
         ),
     ] = "",
 ) -> int:
-    """Print a comment for a pull request; exit with 1 if it is slower.
+    """Print a comment for a pull request; exit 1 if it is slower.
 
     RESULT is a comparison, or the label of runs, which are compared with the baseline's by a rank
     test: four runs of each at least, and only differences of three times their spread count.

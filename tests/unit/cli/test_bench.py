@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from lab.bench.plot import bars
 from lab.cli import main
 from lab.errors import NotReady
 from lab.requests.benches import CompareBench, RunBench
@@ -160,3 +162,39 @@ def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
     assert main(["bench", "ci", "pull", "--baseline", "nothing"], lifecycle=world) == 3
     (tmp_path / "bad.json").write_text("[{}]")
     assert main(["bench", "ci", "pull", "--baseline", "bad.json"], lifecycle=world) == 2
+
+
+def test_an_experiment_has_a_lab_of_each_profile(tmp_path: Path, capsys: Capture) -> None:
+    """Protects who reads it: the original beside ours, the factor, and that it was emulated."""
+    world = FakeLifecycle()
+    line = "bench experiment dump-import --count 400 --plot out.svg --set a=1"
+    assert main(line.split(), lifecycle=world) == 0
+    labs = called(world, "CreateLab")
+    assert [one.profile for one in labs] == ["durable", "balanced", "disposable"]  # type: ignore[attr-defined]
+    runs = called(world, "RunBench")
+    assert {(one.workload, one.rows, one.label) for one in runs} == {  # type: ignore[attr-defined]
+        ("import", 400, "experiment-dump-import")
+    }
+    assert not world.views
+    out = capsys.readouterr().out
+    assert "UFS2" in out
+    assert "100 times fewer" in out
+    assert "guests were emulated" in out
+    plot = (tmp_path / "out.svg").read_text()
+    assert plot.startswith("<svg ")
+    assert "guests were emulated" in plot
+    assert main(["bench", "experiment", "dump-inport"], lifecycle=world) == 2
+    assert (
+        main(["bench", "experiment", "create-tables", "--profile", "durable"], lifecycle=world) == 2
+    )
+    world.fails["RunBench"] = NotReady("x")
+    assert main(["bench", "experiment", "create-tables"], lifecycle=world) == 7
+    assert not world.views
+
+
+def test_bars_are_valid_whatever_their_names() -> None:
+    text = bars("a <b> & c", "s", [("<x>", 0.0), ("y", 2.0)], ["&"])
+    root = ET.fromstring(text)  # noqa: S314  our own
+    widths = [float(one.attrib["width"]) for one in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert widths[1:] == [0.0, 410.0]
+    assert bars("", "", [])

@@ -99,6 +99,7 @@ REFUSED = {
     "host init": "host init --pool tank/lab",
     "bench run": "bench run oltp_insert shop",
     "bench compare": "bench compare oltp_insert --lab-a shop --lab-b other",
+    "bench experiment": "bench experiment dump-import",
     "bench ci": "bench ci 5f0e2a11",
     "bench ls": "bench ls",
     "bench show": "bench show 5f0e2a11",
