@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from lab.errors import Busy, CommandFailed, InvalidSpec, NotFound
+from lab.errors import Busy, CommandFailed, HostUnfit, InvalidSpec, NotFound
+from lab.host import process
 from lab.hypervisor import GuestChannel
 from lab.lifecycle.bench import results
 from lab.lifecycle.bench.client import DATABASE, OPTIONS
@@ -185,6 +188,51 @@ def test_a_planted_slowdown_is_found(world: World) -> None:
         assert isinstance(shown, CompareView)
         assert "**B is slower**" in comment(shown)
         assert "Expected: -50%" in comment(shown)
+
+
+def test_a_duet_has_processors_of_its_own_for_each_side(world: World) -> None:
+    """Protects the pairs: both run at the same time, and exchange processors every round."""
+    here = process.processors()
+    if len(here) < 2:
+        pytest.skip("one processor")
+    halves = set(here[: len(here) // 2]), set(here[len(here) // 2 :])
+    with (
+        world.open() as ctx,
+        subprocess.Popen(["sleep", "600"]) as one,
+        subprocess.Popen(["sleep", "600"]) as other,
+    ):
+
+        class Hypervisor:
+            """Guests that are processes: those of lab b one, all others another."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(ctx.hypervisor, name)
+
+            def processes(self) -> dict[GuestName, int]:
+                return {
+                    name: other.pid if name.startswith("lab-b-") else one.pid
+                    for name in ctx.hypervisor.guests()
+                }
+
+        try:
+            make(ctx, "a")
+            make(ctx, "b")
+            seen = dataclasses.replace(ctx, hypervisor=Hypervisor())  # type: ignore[arg-type]
+            asked = CompareBench(a="a", b="b", workload="oltp_insert", rounds=2, order="duet",
+                                 **FAST)  # fmt: skip
+            view = perform(seen, asked, timeout=60)
+            assert (view.order, [one.first for one in view.rounds]) == ("duet", ["a", "b"])
+            assert all(one.skew is not None for one in view.rounds)
+            # In the last round B had the first processors.
+            assert os.sched_getaffinity(other.pid) == halves[0]
+            assert os.sched_getaffinity(one.pid) == halves[1]
+            assert [record.name for record in ctx.store.labs.all()] == ["a", "b"], "no twin is left"
+        finally:
+            one.kill()
+            other.kill()
+        refused = CompareBench(a="a", b="b", workload="oltp_insert", order="duet")
+        with pytest.raises(HostUnfit, match="no duet is possible"):
+            perform(ctx, refused)
 
 
 def test_equal_labs_are_called_equal(world: World) -> None:
