@@ -19,7 +19,7 @@ def test_a_run_and_a_comparison(image: Site) -> None:
         name = view["name"]
         assert [node["role"] for node in view["nodes"]] == ["server", "client"]
         done = image.lab(
-            "bench", "run", "oltp_read_write", name, "--threads", "1,2", "--seconds", "5", *DATA,
+            "bench", "run", "oltp_read_write", name, "--threads", "1,2", "--seconds", "4", *DATA,
             "-o", "json", timeout=600,
         )  # fmt: skip
         found = done.json
@@ -42,14 +42,14 @@ def test_a_run_and_a_comparison(image: Site) -> None:
         try:
             compared = image.lab(
                 "bench", "compare", "oltp_read_write", "--lab-a", name, "--lab-b", "other",
-                "--rounds", "2", "--seconds", "5", "--order", "turns", *DATA, "-o", "json",
+                "--rounds", "2", "--seconds", "3", "--order", "turns", *DATA, "-o", "json",
                 timeout=1800,
             ).json  # fmt: skip
             assert compared["tps"]["verdict"] == "too few rounds"
             assert len(compared["rounds"]) == len(compared["equal"]) == 2
             assert all(one["a"] > 0 and one["b"] > 0 for one in compared["rounds"])
             for lab in (name, "other"):
-                assert image.lab("status", lab, "-o", "json").json["lab"]["state"] == "ready"
+                image.lab("wait", lab, "--timeout", "120s")
                 assert image.sql(lab, "n1", "SHOW DATABASES LIKE 'lab_bench'") == []
                 taken = json.loads(image.lab("snapshot", "ls", lab, "-o", "json").stdout)
                 assert all(one["name"] != "bench" for one in taken)
