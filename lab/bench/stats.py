@@ -31,7 +31,7 @@ FEWEST = 4
 """Ratios below which no verdict is given: their interval says nothing."""
 _SEED = 20260101
 
-VerdictWord = Literal["faster", "slower", "no difference seen", "too few rounds"]
+VerdictWord = Literal["faster", "slower", "no difference seen", "too few rounds", "too few runs"]
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,18 @@ def balanced(ratios: Sequence[float]) -> list[float]:
     return [math.sqrt(a * b) for a, b in zip(ratios[::2], ratios[1::2], strict=False)]
 
 
-def compare(equal: Sequence[float], different: Sequence[float], *, more: bool) -> Comparison:
+def compare(
+    equal: Sequence[float], different: Sequence[float], *, more: bool, least: float = 0.0
+) -> Comparison:
     """What the ratios of B to A say, given those of two equal sides; all are of rounds.
 
     ``more``: whether a larger number is better, as with transactions per second; else a smaller
-    one is, as with latency. Raises ValueError if either is empty.
+    one is, as with latency. ``least``: the noise at least, such as the steps in which a number is
+    measured. Raises ValueError if either is empty.
     """
     of_equal = median_ratio(balanced(equal), NOISE_LEVEL)
     of_different = median_ratio(balanced(different))
-    noise = max(of_equal.high, 1 / of_equal.low) - 1
+    noise = max(least, max(of_equal.high, 1 / of_equal.low) - 1)
     mid, pairs = of_different.mid, len(balanced(different))
     verdict: VerdictWord = "no difference seen"
     if min(pairs, len(balanced(equal))) < FEWEST:
@@ -138,11 +141,14 @@ def changed(before: Sequence[float], now: Sequence[float], *, more: bool) -> Cha
     """
     if not before or not now:
         raise ValueError("no runs")
-    ratio = statistics.median(now) / statistics.median(before)
+    middle = statistics.median(before)
+    if not middle:
+        return Change("too few runs", 1.0, 0.0, 1.0)
+    ratio = statistics.median(now) / middle
     spread, p = max(_spread(before), _spread(now)), rank_test(before, now)
     verdict: VerdictWord = "no difference seen"
     if min(len(before), len(now)) < FEWEST:
-        verdict = "too few rounds"
+        verdict = "too few runs"
     elif p < _P and abs(ratio - 1) > _TIMES * spread:
         verdict = "faster" if (ratio > 1) == more else "slower"
     return Change(verdict, ratio, spread, p)

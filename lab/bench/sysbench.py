@@ -17,6 +17,8 @@ timeout, a row that changed since it was read."""
 PERCENTILE = 95
 """Of the latency in each second of the series."""
 LONGEST_SERIES = 100_000
+HISTOGRAM_STEP = 0.018
+"""How much wider, as a ratio less 1, each bar of sysbench's histogram begins than the last one."""
 _HISTOGRAM = 2000
 """Lines of a histogram; sysbench's has 1024 steps."""
 _WIDTH = 300

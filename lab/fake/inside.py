@@ -453,5 +453,8 @@ def _replay(database: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
             return database.execute("SELECT 1 WHERE 0")
         if match[1].upper() == "DROP":
             return database.execute(f"DETACH DATABASE {match[2]}")
+        if exists:
+            text = f"Can't create database '{match[2]}'; database exists"
+            raise StatementRefused(1007, text)
         return database.execute(f"ATTACH DATABASE ':memory:' AS {match[2]}")
     return database.execute(statement)

@@ -6,7 +6,7 @@ Source: proc(5), sched_setaffinity(2).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,6 +46,26 @@ def processors() -> list[int]:
     with suppress(AttributeError, OSError):
         return sorted(os.sched_getaffinity(0))
     return []
+
+
+def halves(
+    processors_: Sequence[int] = (), root: Path = Path("/sys")
+) -> tuple[list[int], list[int]]:
+    """The processors in two halves that share no core: threads of one core are in one half.
+
+    Source: sysfs, ``devices/system/cpu/cpuN/topology/thread_siblings_list``.
+    """
+    cores: dict[str, list[int]] = {}
+    for number in processors_ or processors():
+        path = root / f"devices/system/cpu/cpu{number}/topology/thread_siblings_list"
+        try:
+            core = path.read_text()
+        except OSError:
+            core = str(number)
+        cores.setdefault(core, []).append(number)
+    found = list(cores.values())
+    first, second = found[: len(found) // 2], found[len(found) // 2 :]
+    return [one for core in first for one in core], [one for core in second for one in core]
 
 
 def pin(pid: int, to: Collection[int]) -> None:

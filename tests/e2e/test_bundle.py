@@ -110,7 +110,7 @@ def test_a_failed_lab_is_opened_elsewhere(site: Site) -> None:
             other.lab("bundle", look, "-o", str(again), timeout=240)
             again.unlink()
             other.lab("down", look)
-            boots = ("open", str(file), other.name("disks"), "--no-ram")
+            boots = ("open", str(file), other.name("disks"), "--no-ram", "--timeout", "840s")
             view = other.lab(*boots, "-o", "json", timeout=900).json
             try:
                 assert (view["state"], view["started"]) == ("ready", "cold")

@@ -31,8 +31,9 @@ def history_text(views: Sequence[BenchView]) -> str:
     for view in views:
         for step in view.steps:
             key: tuple[str, ...] = (
-                view.workload, view.engine, view.profile, view.options, step.name,
-                counted(step.threads, "thread"),
+                view.workload, view.blueprint, view.engine, view.profile, view.options, step.name,
+                counted(step.threads, "thread"), _data(view), f"through {view.through}",
+                f"{view.rate}/s" if view.rate else "", view.accelerator,
             )  # fmt: skip
             series.setdefault(key, []).append((view.id, step.measured.tps))
     lines = []

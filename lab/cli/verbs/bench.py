@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lab.requests.labs import CreateLab
     from lab.views.benches import BenchView, CompareView
 
-LEASE = 3600.0
+LEASE = 86400.0
 """Seconds of lease of a disposable lab, besides the time that is measured."""
 _OF_ROUND = 120.0
 """Seconds that a round may take besides its run."""
@@ -307,7 +307,7 @@ def _side(cluster: OwnLab, flag: str, text: str) -> OwnLab:
         return side
 
     program = typer.Typer(add_completion=False)
-    program.command(flag)(flags.expand(parsed))
+    program.command(flag, add_help_option=False)(flags.expand(parsed))
     own: OwnLab = typer.main.get_command(program).main(words, prog_name=flag, standalone_mode=False)
     values = {}
     for field in fields(OwnLab):
@@ -491,19 +491,32 @@ def ci(
             if baseline:
                 raise InvalidSpec(f"{which} is a comparison, which has both sides: no --baseline")
             sys.stdout.write(comment(view))
-            return int(view.tps.verdict == "slower")
+            # With a rate so many begin whatever the server does: only their latency differs.
+            judged = view.p95 if view.rate and view.p95 else view.tps
+            return int(judged.verdict == "slower")
         if not baseline:
             raise InvalidSpec(
                 f"{which} is a run: what is it compared with?", hint="--baseline FILE or LABEL"
             )
         now = kept.runs(view.workload, view.label) if view.label else [view]
         before = _baseline(baseline) if Path(baseline).is_file() else kept.runs(label=baseline)
-    before = [one for one in before if one.workload == view.workload]
-    threads = view.steps[-1].threads if view.steps else 0
-    numbers = [_tps(before, threads), _tps(now, threads)]
+    if view.rate:
+        raise InvalidSpec(
+            f"{which} has a rate, which the server does not change: compare its latency",
+            hint="`lab bench compare --rate` does",
+        )
+    before, now = ([one for one in found if _alike(one) == _alike(view)] for found in (before, now))
+    if not view.steps or not before:
+        raise NotFound(
+            f"the baseline {baseline} has no run that is like {view.id}: workload, data, blueprint,"
+            " profile and options",
+            hint="a baseline is a file, or the label of runs: `lab bench ls`",
+        )
+    last = view.steps[-1]
+    numbers = [_tps(before, last.name, last.threads), _tps(now, last.name, last.threads)]
     if not all(numbers):
         raise NotFound(
-            f"the baseline {baseline} has no run of {view.workload} with {threads} threads"
+            f"the baseline {baseline} has no run of {view.workload} with {last.threads} threads"
         )
     found = changed(*numbers, more=True)
     emulated = any(one.emulated for one in (*before, *now))
@@ -511,8 +524,21 @@ def ci(
     return int(found.verdict == "slower")
 
 
-def _tps(views: Sequence[BenchView], threads: int) -> list[float]:
-    return [step.measured.tps for view in views for step in view.steps if step.threads == threads]
+def _alike(view: BenchView) -> tuple[object, ...]:
+    """What runs have in common that can be compared; engines may differ, as that may be meant."""
+    return (
+        view.workload, view.blueprint, view.profile, view.options, view.tables, view.rows,
+        view.warehouses, view.rate, view.accelerator,
+    )  # fmt: skip
+
+
+def _tps(views: Sequence[BenchView], name: str, threads: int) -> list[float]:
+    return [
+        step.measured.tps
+        for view in views
+        for step in view.steps
+        if (step.name, step.threads) == (name, threads)
+    ]
 
 
 def _baseline(path: str) -> list[BenchView]:

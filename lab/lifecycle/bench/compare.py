@@ -18,7 +18,7 @@ from functools import partial
 from typing import Literal
 
 from lab.bench import stats, workloads
-from lab.bench.sysbench import Measured
+from lab.bench.sysbench import HISTOGRAM_STEP, Measured
 from lab.errors import HostUnfit, InvalidSpec, LabError, NotReady
 from lab.host import process
 from lab.lifecycle.bench import measure, results
@@ -32,13 +32,14 @@ from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.sleep import sleep
 from lab.lifecycle.nodes.asleep import awake
-from lab.lifecycle.nodes.inspect import nodes_of
+from lab.lifecycle.nodes.inspect import nodes_of, record_of
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import LAB_NAME_LIMIT
 from lab.requests.benches import CompareBench
 from lab.requests.labs import BranchLab, RollBack
 from lab.requests.snapshots import TakeSnapshot
+from lab.state.records import LabRecord
 from lab.undo import Undo
 from lab.values import dataclass
 from lab.views.benches import CompareView, Round
@@ -75,6 +76,11 @@ def compare(ctx: Context, asked: CompareBench, *, timeout: float) -> CompareView
     for name in (asked.a, asked.b):
         refuse_waiting(ctx, name)
         bench_of(ctx, name, proxied=asked.proxied)  # raises, before anything is done
+    if ctx.hypervisor.memory is None:
+        raise HostUnfit(
+            "rounds begin from RAM, which cannot be captured on this host",
+            hint="`lab bench run` measures one lab",
+        )
     order, at = _order(ctx, asked), time.time()
     ctx.progress.note("bench", f"{order.kind}: {order.why}")
     with ExitStack() as stack:
@@ -86,8 +92,9 @@ def compare(ctx: Context, asked: CompareBench, *, timeout: float) -> CompareView
         with _twin(ctx, a, timeout) as twin:
             equal = run(ctx, asked, (a, twin), timeout, "A and A")
         rounds = run(ctx, asked, (a, b), timeout, "A and B")
-    view = _view(ctx, asked, at, order, equal, rounds)
-    results.add_comparison(ctx, view, f"{asked.a}/{asked.b}")
+        # Before the labs are put back: that may fail, and hours were measured.
+        view = _view(ctx, asked, at, order, equal, rounds)
+        results.add_comparison(ctx, view, f"{asked.a}/{asked.b}")
     return view
 
 
@@ -112,7 +119,8 @@ def _order(ctx: Context, asked: CompareBench) -> _Order:
 @contextmanager
 def _prepared(ctx: Context, asked: CompareBench, name: str, timeout: float) -> Iterator[Side]:
     """A side with data in it, warmed up, captured and asleep; as it was before after the block."""
-    with Undo() as undo:
+    record = record_of(ctx, name)
+    with ExitStack() as kept, Undo() as undo:
         awake(ctx, name)
         bench = bench_of(ctx, name, proxied=asked.proxied)
         undo.push(f"the benchmark of {name}", lambda: leave(bench))
@@ -122,16 +130,26 @@ def _prepared(ctx: Context, asked: CompareBench, name: str, timeout: float) -> I
             bench.end()
         taken = snapshot.take(ctx, TakeSnapshot(lab=name, name="bench", ttl=_LEASE))
         side = Side(name, taken.label)
-        undo.push(f"the snapshot of {name}", lambda: snapshot.remove_unused(ctx, name, side.label))
+        undo.push(f"the snapshot of {name}", lambda: _forget(ctx, side, record))
+        undo.push(f"the lock of {name}'s snapshot", kept.close)
         undo.push(f"the state of {name}", lambda: _again(ctx, side, timeout))
+        # However long it takes: nobody removes it meanwhile, though its lease ends.
+        kept.enter_context(snapshot.kept(ctx, name, side.label))
         if not taken.warm:
             ctx.progress.note("bench", f"{name} boots in each round: {taken.why_cold}")
         sleep(ctx, name)
         yield side
+        view = _again(ctx, side, timeout)
         undo.keep()
-    view = _again(ctx, side, timeout)
     leave(bench_of(ctx, name, proxied=asked.proxied, view=view))
-    snapshot.remove_unused(ctx, name, side.label)
+    _forget(ctx, side, record)
+
+
+def _forget(ctx: Context, side: Side, before: LabRecord) -> None:
+    """Remove the snapshot of a side; resets go to the one that they went to before."""
+    snapshot.remove_unused(ctx, side.lab, side.label)
+    with suppress(LabError):
+        ctx.store.labs.update(side.lab, at=before.at, reset_to=before.reset_to)
 
 
 def _again(ctx: Context, side: Side, timeout: float) -> LabView:
@@ -182,8 +200,7 @@ def _duet(
     ctx: Context, asked: CompareBench, sides: tuple[Side, Side], timeout: float, what: str
 ) -> list[Round]:
     """Rounds in which both sides run at the same time; processors are exchanged."""
-    here = process.processors()
-    halves = here[: len(here) // 2], here[len(here) // 2 :]
+    halves = process.halves()
 
     def one(number: int) -> Round:
         views = {}
@@ -265,7 +282,10 @@ def _view(
     p95 = None
     if all(r.a_p95 > 0 and r.b_p95 > 0 for r in (*equal, *rounds)):
         p95 = stats.compare(
-            [r.b_p95 / r.a_p95 for r in equal], [r.b_p95 / r.a_p95 for r in rounds], more=False
+            [r.b_p95 / r.a_p95 for r in equal],
+            [r.b_p95 / r.a_p95 for r in rounds],
+            more=False,
+            least=2 * HISTOGRAM_STEP,
         )
     return CompareView(
         results.new_id(), at, asked.workload, asked.label, asked.said_a or asked.a,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from lab.bench import counters, sysbench, workloads
 from lab.bench.sysbench import Measured
 from lab.bench.workloads import Workload
-from lab.errors import LabError, NotFound
+from lab.errors import Conflict, LabError, NotFound, StatementRefused
 from lab.host import process
 from lab.host.process import Used
 from lab.lifecycle.bench.client import DATABASE, Bench, Run
@@ -26,6 +26,10 @@ _GRACE = 120.0
 _LONGEST = 6 * 3600.0
 """Seconds that making the data, or a number of events, may take."""
 _COUNTER_SECONDS = 10.0
+_EXISTS = 1007
+"""ER_DB_CREATE_EXISTS."""
+_MARK = "made_by_lab_bench"
+"""A table that only the database of a benchmark has."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,16 @@ def prepare(bench: Bench, asked: LoadRequest) -> None:
     work, progress = workloads.workload(asked.workload), bench.ctx.progress
     with progress.step("data", f"making the data of {asked.workload}"):
         drop(bench)
-        bench.execute(f"CREATE DATABASE {DATABASE}")
+        try:
+            bench.execute(f"CREATE DATABASE {DATABASE}")
+        except StatementRefused as error:
+            if error.status != _EXISTS:
+                raise
+            raise Conflict(
+                f"the lab {bench.record.name} has a database {DATABASE} that no benchmark made",
+                hint="rename it: a benchmark would replace it",
+            ) from None
+        bench.execute(f"CREATE TABLE {DATABASE}.{_MARK} (id INT PRIMARY KEY)")
         if work.prepares:
             options = work.options(work.scaled(asked.scale), work.steps[0])
             run = bench.begin(work.script, "prepare", ["--rand-seed=1", *options])
@@ -58,8 +71,15 @@ def _check_prepared(output: bytes, work: Workload) -> None:
 
 
 def drop(bench: Bench) -> None:
-    """Remove the database of a benchmark; raises NotReady and CommandFailed."""
-    bench.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
+    """Remove the database of a benchmark, and none that others made.
+
+    Raises NotReady and CommandFailed.
+    """
+    try:
+        bench.execute(f"SELECT COUNT(*) FROM {DATABASE}.{_MARK}")  # noqa: S608  # our own names
+    except StatementRefused:
+        return
+    bench.execute(f"DROP DATABASE {DATABASE}")
 
 
 def warm_up(bench: Bench, asked: LoadRequest, threads: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -65,7 +66,11 @@ def runs(ctx: Context, workload: str = "", label: str = "") -> list[BenchView]:
         for one in ctx.store.benches.all()
         if one.kind == "run" and workload in ("", one.workload) and label in ("", one.label)
     ]
-    return [_read(one, BenchView) for one in sorted(found, key=lambda one: one.at)]
+    views = []
+    for one in sorted(found, key=lambda one: one.at):
+        with suppress(InvalidSpec):  # of another version: `lab bench ls` says so
+            views.append(_read(one, BenchView))
+    return views
 
 
 def _view(record: BenchRecord) -> BenchView | CompareView:

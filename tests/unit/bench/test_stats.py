@@ -92,7 +92,7 @@ def test_runs_against_a_baseline() -> None:
     assert changed(base, [80.0, 81.0, 79.5, 80.2], more=True).verdict == "slower"
     assert changed(base, [120.0, 121.0, 119.5, 120.2], more=True).verdict == "faster"
     assert changed(base, [99.0, 100.0, 98.5, 99.9], more=True).verdict == "no difference seen"
-    assert changed(base, [50.0], more=True).verdict == "too few rounds"
+    assert changed(base, [50.0], more=True).verdict == "too few runs"
 
 
 def test_the_rank_test_has_the_known_p() -> None:

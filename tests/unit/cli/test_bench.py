@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lab.bench.plot import bars
+from lab.bench.stats import compare
 from lab.cli import main
 from lab.errors import NotReady
 from lab.requests.benches import CompareBench, RunBench
@@ -106,6 +107,7 @@ def test_two_labs_that_exist_are_compared() -> None:
         ("bench compare import --lab-a x --lab-b y --a z", "leave them or --lab-a out"),
         ("bench compare import --lab-a x --lab-b y --order both", "not one of auto"),
         ("bench compare import --blueprint single --a --nodez --b x", "nodez"),
+        ("bench compare import --blueprint single --a --help --b x", "--help"),
         ("bench export --format xml", "neither csv nor json"),
     ],
 )
@@ -160,8 +162,18 @@ def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
     assert main(["bench", "ci", "main", "--baseline", "base.json"], lifecycle=world) == 0
     assert "faster" in capsys.readouterr().out
     assert main(["bench", "ci", "pull", "--baseline", "nothing"], lifecycle=world) == 3
+    idle = [bench_view(f"i{number}", label="idle", tps=0.0) for number in range(6)]
+    world.kept_benches += idle
+    assert main(["bench", "ci", "pull", "--baseline", "idle"], lifecycle=world) == 0
+    large = [bench_view(f"l{number}", label="large", rows=9) for number in range(6)]
+    world.kept_benches += large
+    assert main(["bench", "ci", "pull", "--baseline", "large"], lifecycle=world) == 3
     (tmp_path / "bad.json").write_text("[{}]")
     assert main(["bench", "ci", "pull", "--baseline", "bad.json"], lifecycle=world) == 2
+    slow = compare([1.0] * 8, [1.5] * 8, more=False)
+    even = compare([1.0] * 8, [1.0] * 8, more=True)
+    world.kept_benches.append(compare_view(1.0, id="77", rate=20, tps=even, p95=slow))
+    assert main(["bench", "ci", "77"], lifecycle=world) == 1, "a rate says nothing: latency does"
 
 
 def test_an_experiment_has_a_lab_of_each_profile(tmp_path: Path, capsys: Capture) -> None:

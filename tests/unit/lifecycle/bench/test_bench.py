@@ -6,11 +6,12 @@ import dataclasses
 import os
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.errors import Busy, CommandFailed, HostUnfit, InvalidSpec, NotFound
+from lab.errors import Busy, CommandFailed, Conflict, HostUnfit, InvalidSpec, NotFound
 from lab.host import process
 from lab.hypervisor import GuestChannel
 from lab.lifecycle.bench import results
@@ -19,6 +20,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.host import gc as collecting
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
+from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.sleep import sleep
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.inspect import lab
@@ -27,6 +29,8 @@ from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import GuestName
 from lab.requests.benches import CompareBench, RunBench
+from lab.requests.labs import RollBack
+from lab.requests.snapshots import TakeSnapshot
 from lab.views.bench_reports import COLUMNS, as_csv, comment
 from lab.views.benches import BenchView, CompareView
 from tests.support.lifecycle_world import World, lab_request
@@ -165,12 +169,34 @@ def test_a_run_that_fails_leaves_nothing(world: World) -> None:
         assert perform(ctx, asked).steps, "the next one finds nothing in its way"
 
 
+def test_a_database_of_that_name_is_the_user_s(world: World) -> None:
+    """Protects data: only what a benchmark made is replaced."""
+    with world.open() as ctx:
+        make(ctx)
+        query(ctx, "shop", None, f"CREATE DATABASE {DATABASE}")
+        with pytest.raises(Conflict, match="no benchmark made"):
+            perform(ctx, RunBench(lab="shop", workload="oltp_insert", **FAST))
+        assert databases(ctx)
+
+
+def test_cores_are_not_shared(tmp_path: Path) -> None:
+    """Protects the duet: two threads of a core would slow each other down."""
+    for number in range(8):
+        path = tmp_path / f"devices/system/cpu/cpu{number}/topology"
+        path.mkdir(parents=True)
+        (path / "thread_siblings_list").write_text(f"{number % 4},{number % 4 + 4}\n")
+    assert process.halves(range(8), tmp_path) == ([0, 4, 1, 5], [2, 6, 3, 7])
+    assert process.halves([0, 1], tmp_path / "none") == ([0], [1])
+
+
 def test_a_planted_slowdown_is_found(world: World) -> None:
     """Protects the verdict, and both labs: afterwards they are as they were before."""
     with world.open() as ctx:
         make(ctx, "a")
         make(ctx, "b", set=("innodb_flush_log_at_trx_commit=1",))
         query(ctx, "a", None, "CREATE TABLE t (a INT)")
+        good = snapshot.take(ctx, TakeSnapshot(lab="a", name="good")).label
+        rollback(ctx, RollBack(lab="a", to=good), timeout=20)
         asked = CompareBench(a="a", b="b", workload="oltp_write_only", expect="-50%", **FAST)
         view = perform(ctx, asked, timeout=20)
         assert (view.tps.verdict, view.order, len(view.rounds)) == ("slower", "turns", 8)
@@ -178,11 +204,12 @@ def test_a_planted_slowdown_is_found(world: World) -> None:
         assert view.p95 is not None
         assert view.p95.verdict == "slower"
         assert [one.first for one in view.rounds] == ["a", "b"] * 4
-        for name in ("a", "b"):
+        for name, kept in (("a", ["origin", "good"]), ("b", ["origin"])):
             assert lab(ctx, name).state == "ready"
-            assert [one.name for one in snapshot.snapshots(ctx, name)] == ["origin"]
+            assert [one.name for one in snapshot.snapshots(ctx, name)] == kept
             assert not databases(ctx, name)
         assert query(ctx, "a", None, "SELECT COUNT(*) FROM t").rows == ((0,),)
+        assert ctx.store.labs.get("a").at == good, "a reset goes where it did before"
         shown = results.show(ctx, view.id)
         assert shown == view
         assert isinstance(shown, CompareView)
