@@ -54,8 +54,10 @@ def prepare(bench: Bench, asked: LoadRequest) -> None:
             if error.status != _EXISTS:
                 raise
             raise Conflict(
-                f"the lab {bench.record.name} has a database {DATABASE} that no benchmark made",
-                hint="rename it: a benchmark would replace it",
+                f"the lab {bench.record.name} has a database {DATABASE} without the mark of a"
+                " benchmark, which would replace it",
+                hint="drop it if it is empty, as a benchmark that was killed leaves it; else rename"
+                " it",
             ) from None
         bench.execute(f"CREATE TABLE {DATABASE}.{_MARK} (id INT PRIMARY KEY)")
         if work.prepares:

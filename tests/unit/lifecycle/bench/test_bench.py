@@ -174,7 +174,7 @@ def test_a_database_of_that_name_is_the_user_s(world: World) -> None:
     with world.open() as ctx:
         make(ctx)
         query(ctx, "shop", None, f"CREATE DATABASE {DATABASE}")
-        with pytest.raises(Conflict, match="no benchmark made"):
+        with pytest.raises(Conflict, match="without the mark of a benchmark"):
             perform(ctx, RunBench(lab="shop", workload="oltp_insert", **FAST))
         assert databases(ctx)
 
