@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,7 +65,9 @@ def test_a_server_that_does_not_start(world: World) -> None:
     with world.open() as ctx:
         with pytest.raises(InvalidSpec, match="server of n1 does not start") as raised:
             up(ctx, shop("single", set=("unknown_option=1",)))
-        assert raised.value.details == ("[ERROR] unknown variable 'unknown_option=1'",)
+        first, kept = raised.value.details
+        assert first == "[ERROR] unknown variable 'unknown_option=1'"
+        assert Path(kept.removeprefix("bundle: ")).is_file()
         assert not ctx.store.labs.all()
         assert not template.templates(ctx)
         assert not ctx.hypervisor.guests()
