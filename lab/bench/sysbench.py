@@ -78,16 +78,14 @@ class Measured:
     latency: Latency | None
     """None where there was no event."""
     series: tuple[Second, ...]
+    tps: float = 0.0
+    """Events a second, counted from the fields above, as ``qps`` is."""
+    qps: float = 0.0
 
-    @property
-    def tps(self) -> float:
-        """Events a second."""
-        return self.events / self.seconds if self.seconds else 0.0
-
-    @property
-    def qps(self) -> float:
-        """Queries a second."""
-        return self.queries / self.seconds if self.seconds else 0.0
+    def __post_init__(self) -> None:
+        """Count the rates, of results as well that were recorded without them."""
+        for name, count in (("tps", self.events), ("qps", self.queries)):
+            object.__setattr__(self, name, count / self.seconds if self.seconds else 0.0)
 
 
 def connection(user: str, password: str, hosts: Sequence[str], port: int, database: str) -> bytes:

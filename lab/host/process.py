@@ -79,3 +79,12 @@ def pin(pid: int, to: Collection[int]) -> None:
                 os.sched_setaffinity(int(thread.name), to)
     except (AttributeError, OSError) as error:
         raise HostUnfit(f"guests cannot be kept on processors of their own: {error}") from None
+
+
+def release(pid: int) -> None:
+    """Have all threads of a process run on any processor again, if it is there and that is allowed.
+
+    The kernel leaves out what is not there, or not in the process's control group.
+    """
+    with suppress(HostUnfit):
+        pin(pid, range(os.cpu_count() or 1))

@@ -26,6 +26,7 @@ from lab.undo import Undo
 from lab.values import dataclass
 
 if TYPE_CHECKING:
+    from lab.bench.stats import VerdictWord
     from lab.cli.backend.session import Session
     from lab.requests.labs import CreateLab
     from lab.views.benches import BenchView, CompareView
@@ -161,7 +162,7 @@ def run(
     values = {"workload": _workload(workload), **load.values, "threads": _threads(threads)}
     app.here(NOT_REMOTE, NOT_REMOTE_HINT)
     if lab:
-        _refuse_flags(cluster)
+        _refuse_flags(cluster, ttl, timeout)
         with opened(app) as session:
             view = session.run(RunBench(lab=lab, **values))
     else:
@@ -245,7 +246,7 @@ def compare(
     if lab_a:
         if a or b:
             raise InvalidSpec("--a and --b are of labs that are made: leave them or --lab-a out")
-        _refuse_flags(cluster)
+        _refuse_flags(cluster, ttl)
         asked = CompareBench(a=lab_a, b=lab_b, **values)
         with opened(app) as session:
             view = session.run(asked, timeout=limit)
@@ -363,11 +364,13 @@ def _order(text: str) -> str:
     return text
 
 
-def _refuse_flags(cluster: OwnLab) -> None:
+def _refuse_flags(cluster: OwnLab, ttl: str, timeout: str = "") -> None:
     """Raise InvalidSpec if flags describe a lab where one that exists is named."""
     words = flags.words(replace(cluster, blueprint=""))
-    if words or cluster.blueprint:
-        given = words[0] if words else "--blueprint"
+    named = {"--blueprint": cluster.blueprint, "--ttl": ttl, "--timeout": timeout}
+    words += [flag for flag, value in named.items() if value]
+    if words:
+        given = words[0]
         raise InvalidSpec(f"{given} is of a lab that is made: leave it or the lab's name out")
 
 
@@ -476,7 +479,7 @@ def ci(
         ),
     ] = "",
 ) -> int:
-    """Print a comment for a pull request; exit 1 if it is slower.
+    """Print a comment for a pull request; exit 1 if it is slower, 2 without a verdict.
 
     RESULT is a comparison, or the label of runs, which are compared with the baseline's by a rank
     test: four runs of each at least, and only differences of three times their spread count.
@@ -493,7 +496,7 @@ def ci(
             sys.stdout.write(comment(view))
             # With a rate so many begin whatever the server does: only their latency differs.
             judged = view.p95 if view.rate and view.p95 else view.tps
-            return int(judged.verdict == "slower")
+            return _status(judged.verdict)
         if not baseline:
             raise InvalidSpec(
                 f"{which} is a run: what is it compared with?", hint="--baseline FILE or LABEL"
@@ -521,7 +524,12 @@ def ci(
     found = changed(*numbers, more=True)
     emulated = any(one.emulated for one in (*before, *now))
     sys.stdout.write(change_comment(view.workload, found, *map(len, numbers), emulated=emulated))
-    return int(found.verdict == "slower")
+    return _status(found.verdict)
+
+
+def _status(verdict: VerdictWord) -> int:
+    """The exit code: a check that could not judge must not pass."""
+    return {"slower": 1, "too few rounds": 2, "too few runs": 2}.get(verdict, 0)
 
 
 def _alike(view: BenchView) -> tuple[object, ...]:

@@ -33,6 +33,7 @@ from lab.lifecycle.labs.rollback import rollback
 from lab.lifecycle.labs.sleep import sleep
 from lab.lifecycle.nodes.asleep import awake
 from lab.lifecycle.nodes.inspect import nodes_of, record_of
+from lab.lifecycle.nodes.nodes import Node
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import LAB_NAME_LIMIT
@@ -106,14 +107,30 @@ def _order(ctx: Context, asked: CompareBench) -> _Order:
     figures = f"{have} processors for {need[0]} and {need[1]} of the two labs' nodes"
     if asked.order == "turns":
         return _Order("turns", "as requested")
-    if hidden or have < 2:
-        why = "the processes of guests are not seen here" if hidden else figures
+    why = figures if have < 2 else ""
+    why = "the processes of guests are not seen here" if hidden else why or _unpinned(ctx, nodes)
+    if why:
         if asked.order == "duet":
             raise HostUnfit(f"no duet is possible: {why}", hint="--order turns")
         return _Order("turns", why)
     if asked.order == "duet":
         return _Order("duet", f"as requested, on {figures}")
-    return _Order("duet" if have >= sum(need) else "turns", figures)
+    # Sides exchange their halves, so each must hold the larger one.
+    return _Order("duet" if min(map(len, process.halves())) >= max(need) else "turns", figures)
+
+
+def _unpinned(ctx: Context, sides: Sequence[Sequence[Node]]) -> str:
+    """Why guests cannot be kept on halves of the processors; empty if they can."""
+    processes = ctx.hypervisor.processes()
+    for node in (node for side in sides for node in side):
+        try:
+            for half in process.halves():
+                process.pin(processes[node.guest], half)
+        except HostUnfit as error:
+            return str(error)
+        finally:
+            process.release(processes[node.guest])
+    return ""
 
 
 @contextmanager
@@ -230,7 +247,11 @@ def _duet(
         skew = abs(runs[0].began - runs[1].began)
         return replace(_round("a" if number % 2 == 0 else "b", first, second), skew=skew)
 
-    return _rounds(ctx, asked, one, what)
+    try:
+        return _rounds(ctx, asked, one, what)
+    finally:
+        for side in sides:
+            measure.release(ctx, nodes_of(ctx, side.lab))
 
 
 def _used(ctx: Context, side: Side) -> AbstractContextManager[bool]:

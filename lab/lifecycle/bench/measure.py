@@ -12,6 +12,7 @@ from lab.errors import Conflict, LabError, NotFound, StatementRefused
 from lab.host import process
 from lab.host.process import Used
 from lab.lifecycle.bench.client import DATABASE, Bench, Run
+from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import images_of
@@ -41,12 +42,13 @@ class Seen:
 
 
 def prepare(bench: Bench, asked: LoadRequest) -> None:
-    """Make the database of a benchmark, and its data; one that was left is replaced.
+    """Make the database of a benchmark, and its data; what one that was killed left is replaced.
 
     Raises NotReady and CommandFailed.
     """
     work, progress = workloads.workload(asked.workload), bench.ctx.progress
     with progress.step("data", f"making the data of {asked.workload}"):
+        release(bench.ctx, bench.nodes)
         drop(bench)
         try:
             bench.execute(f"CREATE DATABASE {DATABASE}")
@@ -65,6 +67,14 @@ def prepare(bench: Bench, asked: LoadRequest) -> None:
             run = bench.begin(work.script, "prepare", ["--rand-seed=1", *options])
             output = run.output(Deadline.after(_LONGEST), progress.halt)
             _check_prepared(output, work)
+
+
+def release(ctx: Context, nodes: Sequence[Node]) -> None:
+    """Have guests run on all processors again, which a duet restricts."""
+    processes = ctx.hypervisor.processes()
+    for node in nodes:
+        if node.guest in processes:
+            process.release(processes[node.guest])
 
 
 def _check_prepared(output: bytes, work: Workload) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Callable
 
 from lab import options
 from lab.bench import workloads
 from lab.errors import InvalidSpec, LabError
 from lab.lifecycle.bench import measure, results
-from lab.lifecycle.bench.client import Bench, bench_of
+from lab.lifecycle.bench.client import DATABASE, Bench, bench_of
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import refuse_waiting
 from lab.lifecycle.nodes.asleep import awake
@@ -65,10 +65,17 @@ def check(asked: LoadRequest) -> None:
 
 
 def leave(bench: Bench) -> None:
-    """End what runs in the client, and remove the data, as far as the nodes answer."""
-    for one in (bench.end, lambda: measure.drop(bench)):
-        with suppress(LabError):
-            one()
+    """End what runs in the client, and remove the data; notes what could not be done."""
+    name = bench.record.name
+    left: dict[str, Callable[[], None]] = {
+        f"the client of {name} may still run sysbench": bench.end,
+        f"the database {DATABASE} of {name} was not removed": lambda: measure.drop(bench),
+    }
+    for what, end in left.items():
+        try:
+            end()
+        except LabError as error:
+            bench.ctx.progress.note("bench", f"{what}: {error}; the next benchmark of it does that")
 
 
 def _view(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lab.bench import counters, sysbench, workloads
@@ -70,6 +71,14 @@ def test_a_run() -> None:
     assert [(one.at, one.tps, one.queue, one.errors) for one in found.series] == [
         (1, 146.77, 3, 0.0), (2, 0.0, 61, 2.0)
     ]  # fmt: skip
+
+
+def test_rates_are_in_json() -> None:
+    """Protects `jq`: they are counted for results as well that were recorded without them."""
+    found = msgspec.to_builtins(sysbench.parse(RUN, "tpcc_like"))
+    assert (round(found["tps"], 1), round(found["qps"])) == (49.8, 22099)
+    del found["tps"], found["qps"]
+    assert msgspec.convert(found, sysbench.Measured) == sysbench.parse(RUN, "tpcc_like")
 
 
 def test_a_run_of_no_event_has_no_latency() -> None:

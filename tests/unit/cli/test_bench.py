@@ -100,6 +100,9 @@ def test_two_labs_that_exist_are_compared() -> None:
     [
         ("bench run oltp_reed_write shop", "there is no workload 'oltp_reed_write'"),
         ("bench run import shop --nodes 3", "--nodes is of a lab that is made"),
+        ("bench run import shop --ttl 1h", "--ttl is of a lab that is made"),
+        ("bench run import shop --timeout 9s", "--timeout is of a lab that is made"),
+        ("bench compare import --lab-a a --lab-b b --ttl 1h", "--ttl is of a lab that is made"),
         ("bench run import", "no blueprint is named"),
         ("bench run import shop --threads 1,x", "--threads: 'x' is not a whole number"),
         ("bench compare import --blueprint single", "A and B have the same flags"),
@@ -143,7 +146,7 @@ def test_a_change_of_results_is_said(capsys: Capture) -> None:
 
 
 def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
-    """Protects the gate: 1 if it is slower, 0 else, also where too little is known."""
+    """Protects the gate: 1 if it is slower, 2 where too little is known to judge, else 0."""
     world = FakeLifecycle()
     world.kept_benches = [compare_view(), compare_view(2.0, id="77aa0022", label="better")]
     assert main(["bench", "ci", "pull"], lifecycle=world) == 1
@@ -164,7 +167,7 @@ def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
     assert main(["bench", "ci", "pull", "--baseline", "nothing"], lifecycle=world) == 3
     idle = [bench_view(f"i{number}", label="idle", tps=0.0) for number in range(6)]
     world.kept_benches += idle
-    assert main(["bench", "ci", "pull", "--baseline", "idle"], lifecycle=world) == 0
+    assert main(["bench", "ci", "pull", "--baseline", "idle"], lifecycle=world) == 2
     large = [bench_view(f"l{number}", label="large", rows=9) for number in range(6)]
     world.kept_benches += large
     assert main(["bench", "ci", "pull", "--baseline", "large"], lifecycle=world) == 3
@@ -174,6 +177,11 @@ def test_a_comment_for_a_pull_request(tmp_path: Path, capsys: Capture) -> None:
     even = compare([1.0] * 8, [1.0] * 8, more=True)
     world.kept_benches.append(compare_view(1.0, id="77", rate=20, tps=even, p95=slow))
     assert main(["bench", "ci", "77"], lifecycle=world) == 1, "a rate says nothing: latency does"
+    few = compare([1.0] * 4, [0.5] * 4, more=True)
+    world.kept_benches.append(compare_view(1.0, id="78", tps=few))
+    capsys.readouterr()
+    assert main(["bench", "ci", "78"], lifecycle=world) == 2
+    assert "too few rounds" in capsys.readouterr().out
 
 
 def test_an_experiment_has_a_lab_of_each_profile(tmp_path: Path, capsys: Capture) -> None:
