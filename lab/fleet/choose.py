@@ -120,7 +120,7 @@ def _is_away(host: Host) -> str:
         return f"is {host.state}"
     if host.age > LATE:
         return f"has not been heard of for {host.age:.0f} s"
-    if not host.facts.memory or host.facts.epoch not in (0, host.epoch):
+    if not host.has_said:
         return "has not said yet what it has"
     return "has no disk space left" if host.facts.full else ""
 

@@ -97,6 +97,11 @@ class Host:
     """Jobs that were placed on it and have not ended."""
 
     @property
+    def has_said(self) -> bool:
+        """Whether it has said what it has since its present start."""
+        return self.facts.memory > 0 and self.facts.epoch in (0, self.epoch)
+
+    @property
     def answers(self) -> bool:
         """Whether it can be asked for something, as far as is known."""
         return self.state != "lost" and self.age <= LATE

@@ -6,30 +6,34 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from lab.fleet.choose import TemplateName, free, template_name
-from lab.fleet.hosts import LATE, Host
+from lab.fleet.hosts import LATE, Facts, Host
 from lab.units import counted, format_size
 from lab.views.host import Capacity, CaptureRow, FleetHost
 
 
 def host_view(host: Host, now: float) -> FleetHost:
     """A host as it is shown; ``now``: in epoch seconds."""
-    facts = host.facts
+    facts = host.facts if host.has_said else None
     return FleetHost(
         name=host.name,
         state=host_state(host),
         heard_at=now - host.age,
         labels=host.labels,
-        memory=Capacity(facts.memory, facts.memory - max(0, free(host))),
-        processors=facts.cpus,
-        load=facts.load,
-        labs=facts.labs,
+        memory=Capacity(facts.memory, facts.memory - max(0, free(host))) if facts else None,
+        processors=facts.cpus if facts else None,
+        load=facts.load if facts else None,
+        labs=facts.labs if facts else None,
         waiting=host.waiting,
-        templates=facts.formed,
+        templates=facts.formed if facts else None,
         version=host.version,
         url=host.url,
-        disk=Capacity(facts.space, facts.space - facts.space_free) if facts.space else None,
-        datasets=datasets_of(host),
+        disk=_disk(facts) if facts and facts.space else None,
+        datasets=datasets_of(host) if facts else None,
     )
+
+
+def _disk(facts: Facts) -> Capacity:
+    return Capacity(facts.space, facts.space - facts.space_free)
 
 
 def datasets_of(host: Host) -> tuple[str, ...]:

@@ -127,7 +127,10 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class FleetHost:
-    """A host of a fleet, as it said it was with its last heartbeat; sizes in bytes."""
+    """A host of a fleet, as it said it was with its last heartbeat; sizes in bytes.
+
+    null: not known, as it has not said it since it was started.
+    """
 
     name: Annotated[str, public("h1")]
     state: Annotated[str, public(values=FleetHostState)]
@@ -135,21 +138,21 @@ class FleetHost:
     heard_at: Public[Time]
     """When it was heard of last."""
     labels: Public[tuple[str, ...]]
-    memory: Public[Capacity]
+    memory: Public[Capacity | None]
     """For labs; ``used`` includes what is promised to jobs."""
-    processors: Public[int]
-    load: Public[float]
+    processors: Public[int | None]
+    load: Public[float | None]
     """Of its processors, over a minute."""
-    labs: Public[int]
+    labs: Public[int | None]
     waiting: Public[int]
     """Jobs that were placed on it and have not ended."""
-    templates: Public[int]
+    templates: Public[int | None]
     version: Public[str]
     """Of its program."""
     url: Public[str]
     """At which other hosts reach it."""
     disk: Public[Capacity | None] = None
-    """Of its storage; null: not known."""
+    """Of its storage."""
     datasets: ForAdmins[tuple[str, ...] | None] = None
     """Of all projects; null: shown to administrators only."""
 

@@ -16,7 +16,9 @@ from lab.errors import InvalidSpec
 from lab.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from lab.views.host import FleetHost
+    from lab.views.host import Capacity, FleetHost
+
+_UNKNOWN = "unknown"
 
 Name = Annotated[str, typer.Argument(metavar="HOST", show_default=False, help="The host.")]
 
@@ -150,10 +152,10 @@ def _row(one: FleetHost, now: float) -> tuple[str, ...]:
     return (
         one.name,
         one.state,
-        str(one.labs),
+        _known(one.labs),
         str(one.waiting),
-        f"{format_size(one.memory.used)} of {format_size(one.memory.total)}",
-        f"{one.load:.1f} of {one.processors}",
+        _space(one.memory),
+        _load(one),
         ", ".join(one.labels) or "-",
         f"{format_duration(max(0.0, now - one.heard_at))} ago",
     )
@@ -163,12 +165,12 @@ def _one(found: FleetHost, now: float) -> str:
     lines = {
         "host": f"{found.name} ({found.state})",
         "heard": f"{format_duration(max(0.0, now - found.heard_at))} ago",
-        "memory": f"{format_size(found.memory.used)} of {format_size(found.memory.total)} for labs",
-        "disk": _space(found) or "not known",
-        "load": f"{found.load:.1f} of {found.processors} processors",
-        "labs": f"{found.labs}, and {found.waiting} jobs wait or run",
+        "memory": f"{_space(found.memory)} for labs" if found.memory else _UNKNOWN,
+        "disk": _space(found.disk),
+        "load": f"{_load(found)} processors" if found.processors else _UNKNOWN,
+        "labs": f"{_known(found.labs)}, and {found.waiting} jobs wait or run",
         "labels": ", ".join(found.labels) or "-",
-        "templates": str(found.templates),
+        "templates": _known(found.templates),
         "datasets": _datasets(found),
         "url": found.url,
         "version": found.version,
@@ -176,12 +178,21 @@ def _one(found: FleetHost, now: float) -> str:
     return "\n".join(f"{name:<10}{value}" for name, value in lines.items())
 
 
-def _space(found: FleetHost) -> str:
-    disk = found.disk
-    return f"{format_size(disk.used)} of {format_size(disk.total)}" if disk else ""
+def _known(number: int | None) -> str:
+    return _UNKNOWN if number is None else str(number)
+
+
+def _load(found: FleetHost) -> str:
+    if found.load is None or found.processors is None:
+        return _UNKNOWN
+    return f"{found.load:.1f} of {found.processors}"
+
+
+def _space(found: Capacity | None) -> str:
+    return f"{format_size(found.used)} of {format_size(found.total)}" if found else _UNKNOWN
 
 
 def _datasets(found: FleetHost) -> str:
     if found.datasets is None:
-        return "shown to administrators"
+        return _UNKNOWN if found.memory is None else "shown to administrators"
     return ", ".join(found.datasets) or "-"

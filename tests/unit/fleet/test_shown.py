@@ -21,7 +21,11 @@ def test_a_host_is_shown_as_it_was_heard_of() -> None:
     """Protects from values that nobody has measured: they are shown as not known."""
     assert host_view(HOST, 100.0).disk is None
     assert (host_view(HOST, 100.0).state, host_view(HOST, 100.0).heard_at) == ("up", 99.0)
-    late = replace(HOST, age=LATE + 1, facts=Facts(space=100, space_free=30))
+    unsaid = host_view(HOST, 100.0)
+    assert (unsaid.labs, unsaid.memory, unsaid.load, unsaid.templates) == (None,) * 4
+    before = host_view(replace(HOST, epoch=3, facts=Facts(memory=9, labs=4, epoch=2)), 100.0)
+    assert (before.labs, before.memory) == (None, None), "said before its last start"
+    late = replace(HOST, age=LATE + 1, facts=Facts(memory=9, space=100, space_free=30))
     shown = host_view(late, 100.0)
     assert (shown.state, shown.disk and shown.disk.used) == ("late", 70)
     assert host_view(replace(late, state="lost"), 100.0).state == "lost"
