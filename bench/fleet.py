@@ -31,11 +31,15 @@ from lab.fleet.hosts import Facts, Member
 from lab.fleet.known import Known
 from lab.fleet.placements import Placement
 from lab.units import GIB
-from tests.support.postgres_server import Postgres, postgres, programs
+from tests.support.postgres_server import Postgres, postgres, programs, standby_of
 
 HOSTS = 100
 AN_HOUR = 10_000
 LATENCIES = (0.0, 0.005, 0.05)
+_RATES = (20_000, 40_000, 80_000, 160_000)
+"""Labs an hour, to see where it bends."""
+_BENT = 0.5
+"""Seconds within which 95 of 100 requests are placed by a fleet that keeps up."""
 _LAB = 2 * GIB
 _LIFE = 60.0
 """Seconds that a lab lives."""
@@ -120,60 +124,91 @@ def simulated(seconds: float, log: Log) -> list[Figure]:
     for latency in LATENCIES:
         what = f"{latency * 1000:.0f} ms to PostgreSQL"
         with log.attempt(f"{HOSTS} hosts, {what}"):
-            found = _run(seconds, latency)
-            figures += _figures(found, what, seconds)
+            figures += _figures(_run(seconds, latency), what, seconds)
+    with log.attempt(f"{HOSTS} hosts, {AN_HOUR} to {_RATES[-1]} labs an hour"):
+        figures += _growth(seconds / 10)
     return figures
 
 
-def _run(seconds: float, latency: float) -> Counted:
+def _growth(seconds: float) -> list[Figure]:
+    """Growing rates, up to the first one that the fleet does not keep up with."""
+    figures = []
+    for rate in _RATES:
+        found = _run(seconds, 0.0, an_hour=rate, events=False)
+        late = _late(found.placed, 0.95)
+        note = (
+            f"for {seconds:.0f} s, without latency, vacuum and fail-over; {found.late} of"
+            f" {found.late + len(found.placed)} requests got 503"
+        )
+        figures.append(
+            Figure(f"placed: 95 of 100 within, at {rate:,} labs an hour", "s", (late,), note=note)
+        )
+        if late > _BENT or found.late:
+            break
+    return figures
+
+
+def _run(seconds: float, latency: float, *, an_hour: int = AN_HOUR, events: bool = True) -> Counted:
     counted, ends = Counted(), threading.Event()
-    with postgres(tcp=True, connections=HOSTS * 3 + 50) as server:
-        migrate(server.url)
-        with _delayed(server.port, latency) as port:
-            url = server.at(port)
-            many = [_Host(url, f"h{number}", ends, counted) for number in range(HOSTS)]
-            for host in many:
-                host.start()
-            before = _counters(server)
-            began = time.monotonic()
-            with _events(server, seconds):
-                _load(many, seconds, counted)
-            took = time.monotonic() - began
-            after = _counters(server)
-            ends.set()
-            for host in many:
-                host.wake.set()
-            for host in many:
-                host.join(30)
+    size = HOSTS * 3 + 50
+    with (
+        postgres(tcp=True, connections=size) as primary,
+        standby_of(primary, tcp=True, connections=size) as standby,
+        _delayed(primary.port, latency) as one,
+        _delayed(standby.port, latency) as other,
+    ):
+        migrate(primary.url)
+        _alter(primary, "SET synchronous_standby_names = '*'")
+        many = [_Host(primary.at(one, other), f"h{n}", ends, counted) for n in range(HOSTS)]
+        for host in many:
+            host.start()
+        began, before = time.monotonic(), _counters(primary)
+        of_primary = list[tuple[int, int]]()
+        timers = []
+        if events:
+            timers = [
+                threading.Timer(seconds / 3, _vacuum, [primary]),
+                threading.Timer(seconds * 2 / 3, _fail_over, [primary, standby, of_primary]),
+            ]
+        for timer in timers:
+            timer.start()
+        _load(many, seconds, an_hour, counted)
+        for timer in timers:
+            timer.join()
+        took = time.monotonic() - began
+        after = _counters(standby if of_primary else primary)
+        if of_primary:
+            after = after[0] + of_primary[0][0], after[1] + of_primary[0][1]
+        ends.set()
+        for host in many:
+            host.wake.set()
+        for host in many:
+            host.join(30)
     counted.statements = (after[0] - before[0]) / took
     counted.dead = (after[1] - before[1]) / took
     return counted
 
 
-@contextlib.contextmanager
-def _events(server: Postgres, seconds: float) -> Iterator[None]:
-    """What happens to a database: a vacuum after a third, a restart after two thirds."""
-
-    def vacuum() -> None:
-        with psycopg.connect(server.plain, autocommit=True) as connection:
-            connection.execute("VACUUM (ANALYZE)")
-
-    def restart() -> None:
-        server.stop("fast")  # so that it keeps what it has counted
-        server.start()
-
-    timers = [threading.Timer(seconds / 3, vacuum), threading.Timer(seconds * 2 / 3, restart)]
-    for timer in timers:
-        timer.start()
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-            timer.join()
+def _vacuum(server: Postgres) -> None:
+    with psycopg.connect(server.plain, autocommit=True) as connection:
+        connection.execute("VACUUM (ANALYZE)")
 
 
-def _load(many: Sequence[_Host], seconds: float, counted: Counted) -> None:
+def _fail_over(primary: Postgres, standby: Postgres, counters: list[tuple[int, int]]) -> None:
+    """End the server at once and promote its standby; ``counters`` gets what it had counted."""
+    counters.append(_counters(primary))
+    primary.stop()
+    standby.promote()
+    _alter(standby, "RESET synchronous_standby_names")  # it has none itself
+
+
+def _alter(server: Postgres, what: str) -> None:
+    with psycopg.connect(server.plain, autocommit=True) as connection:
+        connection.execute(f"ALTER SYSTEM {what}".encode())
+        connection.execute("SELECT pg_reload_conf()")
+
+
+def _load(many: Sequence[_Host], seconds: float, an_hour: int, counted: Counted) -> None:
     """Requests at random moments, at their rate, whatever the answers take; and lists."""
     by_name = {host.name: host for host in many}
     end = time.monotonic() + seconds
@@ -204,7 +239,7 @@ def _load(many: Sequence[_Host], seconds: float, counted: Counted) -> None:
     with ThreadPoolExecutor(_AT_ONCE + 1) as threads:
         threads.submit(lists)
         while time.monotonic() < end:
-            time.sleep(_CHANCE.expovariate(AN_HOUR / 3600))
+            time.sleep(_CHANCE.expovariate(an_hour / 3600))
             threads.submit(request, _CHANCE.choice(many))
 
 
@@ -222,20 +257,26 @@ def _counters(server: Postgres) -> tuple[int, int]:
 
 def _figures(found: Counted, what: str, seconds: float) -> list[Figure]:
     note = (
-        f"{HOSTS} hosts, {AN_HOUR} labs an hour for {seconds:.0f} s, with a vacuum and a restart of"
-        f" PostgreSQL; {found.late} requests got 503"
+        f"{HOSTS} hosts, {AN_HOUR} labs an hour for {seconds:.0f} s, with a vacuum, and a fail-over"
+        f" to a synchronous standby; {found.late} of {found.late + len(found.placed)} requests got"
+        " 503"
     )
+    figures = []
+    for name, samples in (
+        ("from request to placed", found.placed),
+        ("from request to begun by its host", found.begun),
+        ("a list of all labs", found.listed),
+    ):
+        figures += [
+            Figure(f"{name}, {what}", "s", tuple(samples), note=note),
+            Figure(f"{name}: 95 of 100 within, {what}", "s", (_late(samples, 0.95),)),
+            Figure(f"{name}: 99 of 100 within, {what}", "s", (_late(samples, 0.99),)),
+        ]
     return [
-        Figure(f"from request to placed, {what}", "s", tuple(found.placed), note=note),
-        Figure(f"placed: 95 of 100 within, {what}", "s", (_late(found.placed, 0.95),)),
-        Figure(f"from request to begun by its host, {what}", "s", tuple(found.begun)),
-        Figure(
-            f"begun: 95 of 100 within, {what}", "s", (_late(found.begun, 0.95),),
-        ),
-        Figure(f"a list of all labs, {what}", "s", tuple(found.listed)),
+        *figures,
         Figure(f"transactions, {what}", "1/s", (found.statements,)),
-        Figure(f"rows for a vacuum, {what}", "1/s", (found.dead,)),
-    ]  # fmt: skip
+        Figure(f"rows that are left for a vacuum, {what}", "1/s", (found.dead,)),
+    ]
 
 
 def _late(seconds: Sequence[float], share: float) -> float:
@@ -259,7 +300,11 @@ def _delayed(port: int, latency: float) -> Iterator[int]:
         loop.call_later(latency / 2, sink.close)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:  # the server is stopped
+            writer.close()
+            return
         await asyncio.gather(pump(reader, back), pump(there, writer))
 
     async def run() -> None:

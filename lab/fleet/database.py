@@ -234,12 +234,13 @@ def parse(url: str) -> URL:
     """The URL of a database of PostgreSQL; raises HostUnfit for another."""
     try:
         found = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter: not one port
         found = None
     if found is None or found.get_backend_name() != "postgresql":
         raise HostUnfit(
-            "the database of a fleet is PostgreSQL's",
-            hint="such as postgresql://lab@db.example/lab",
+            "the URL of the fleet's database is none of PostgreSQL's",
+            hint="such as postgresql://lab@db.example/lab, or of two servers"
+            " postgresql://lab@/lab?host=db1,db2&target_session_attrs=read-write",
         )
     return found.set(drivername="postgresql+psycopg")
 

@@ -45,9 +45,11 @@ class Postgres:
         """The URL as PostgreSQL's own programs write it."""
         return self.url.replace("+psycopg", "")
 
-    def at(self, port: int) -> str:
-        """The URL of its database at another port of the loopback."""
-        return f"postgresql+psycopg://lab@127.0.0.1:{port}/postgres"
+    def at(self, *ports: int) -> str:
+        """The URL of its database at other ports of the loopback, of the one that takes writes."""
+        hosts, at = ",".join(["127.0.0.1"] * len(ports)), ",".join(map(str, ports))
+        place = f"host={hosts}&port={at}&target_session_attrs=read-write"
+        return f"postgresql+psycopg://lab@/postgres?{place}"
 
     def start(self) -> None:
         self.tool("pg_ctl", "-w", "-o", self.flags, "start")
@@ -83,18 +85,23 @@ def postgres(*, tcp: bool = False, connections: int = 100) -> Iterator[Postgres]
 
 
 @contextmanager
-def standby_of(primary: Postgres) -> Iterator[Postgres]:
+def standby_of(
+    primary: Postgres, *, tcp: bool = False, connections: int = 100
+) -> Iterator[Postgres]:
     """A standby of a server, for which that waits at each commit; ``promote`` makes it the primary.
 
-    The URL has both: clients find the one that takes writes.
+    The URL has both: clients find the one that takes writes. ``tcp``, ``connections``: as the
+    server has them.
     """
     with _place() as (root, tool):
-        how = ("-h", str(primary.root), "-U", "lab", "-R", "--checkpoint=fast", "--no-sync")
-        tool("pg_basebackup", *how)
-        place = f"host={primary.root},{root}&target_session_attrs=read-write"
+        where = primary.port or 5432
+        how = ("-h", str(primary.root), "-p", str(where), "-U", "lab", "-R")
+        tool("pg_basebackup", *how, "--checkpoint=fast", "--no-sync")
+        port = _free_port() if tcp else 5432
+        place = f"host={primary.root},{root}&port={where},{port}&target_session_attrs=read-write"
         found = Postgres(
             f"postgresql+psycopg://lab@/postgres?{place}", tool,
-            _flags(root, 5432, tcp=False, connections=100), root,
+            _flags(root, port, tcp=tcp, connections=connections), root, port if tcp else 0,
         )  # fmt: skip
         with _running(found):
             yield found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lab.errors import HostUnfit
 from lab.fleet import checks, hosts
-from lab.fleet.database import FleetDatabase
+from lab.fleet.database import FleetDatabase, parse
 from lab.fleet.hosts import Facts, Version
 from tests.support.postgres_server import NEEDED, postgres, programs
 
@@ -45,3 +46,11 @@ def test_a_database_that_is_not() -> None:
         empty.start()
     (found,) = checks.findings("mysql://root@db/lab")
     assert found.level == "fail"
+
+
+@pytest.mark.parametrize("url", ["", "lab", "mysql://db/lab", "postgresql://db1:5432,db2:5432/lab"])
+def test_a_url_of_no_database(url: str) -> None:
+    """Protects administrators: PostgreSQL's own form for two servers is answered with ours."""
+    with pytest.raises(HostUnfit) as refused:
+        parse(url)
+    assert "host=db1,db2" in (refused.value.hint or "")
