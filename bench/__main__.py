@@ -21,6 +21,7 @@ from bench import (
     growth,
     machine,
     measure,
+    other_host,
     readers,
     report,
     resets,
@@ -142,7 +143,10 @@ _PARTS: dict[str, _Measure] = {
     ),
     "upgrades": lambda home, _, __, log, ___: engines.upgrades(home, log),
     "growth": lambda home, _, runs, log, __: growth.growth(home, runs.growth, log),
-    "fleet": lambda _, __, runs, log, ___: fleet.simulated(runs.fleet, log),
+    "fleet": lambda home, other, runs, log, _: [
+        *other_host.through(home, other, runs.service, log),
+        *fleet.simulated(runs.fleet, log),
+    ],
     "readers": lambda home, other, runs, log, _: readers.readers(
         home, other, runs.readers, runs.polled, log
     ),

@@ -202,11 +202,14 @@ def _up(home: Home, name: str) -> float:
     return ran.seconds
 
 
-def posted(client: Client, name: str, nodes: int) -> float:
-    """Seconds until a lab was made and known to be ready; it is there then."""
+def posted(client: Client, name: str, nodes: int, host: str = "") -> float:
+    """Seconds until a lab was made and known to be ready; it is there then.
+
+    ``host``: of a fleet, where it is to be.
+    """
     began = time.perf_counter()
     try:
-        lab = client.create("pxc", nodes=nodes, name=name)
+        lab = client.create("pxc", nodes=nodes, name=name, host=host)
     except LabError as error:
         raise Failed(str(error)) from error
     took = time.perf_counter() - began
