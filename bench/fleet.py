@@ -1,8 +1,9 @@
 """A fleet by simulation: many hosts on one PostgreSQL, with the statements that services execute.
 
 Hosts are threads that join, send heartbeats, look for what was placed on them, claim it, publish
-labs and end jobs as ``lab.api.background.membership`` does; labs and guests are imagined. All
-connections go through a proxy that delays each packet, as a network does.
+labs and end jobs with the calls of ``lab.api.background.membership``; labs and guests are imagined.
+Connections go through a proxy that delays each packet, as a network does. All of it shares the
+processors of one machine, so figures are worse than those of as many hosts.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import psycopg
 from bench.figures import Figure
 from bench.labs import Failed
 from bench.measure import Log
-from lab.errors import HostUnfit
-from lab.fleet import hosts, known, placements
-from lab.fleet.choose import Needs
+from lab.errors import HostUnfit, LabError
+from lab.fleet import hosts, known, placements, tokens
+from lab.fleet.choose import Needs, template_of
 from lab.fleet.database import FleetDatabase, migrate
-from lab.fleet.hosts import Facts, Member
+from lab.fleet.hosts import Facts, Member, Version
 from lab.fleet.known import Known
 from lab.fleet.placements import Placement
 from lab.units import GIB
@@ -47,6 +48,15 @@ _BEAT, _POLL = 5.0, 5.0
 _AT_ONCE = 16
 """Requests that are placed at the same time, by as many hosts."""
 _LIST_EVERY = 1.0
+_TEMPLATES = tuple(
+    template_of("pxc", "mariadb:11.8", nodes, (768 << 20, 1, 0), "", "", "")
+    for nodes in range(1, 10)
+)
+_IMAGES = tuple(f"{number:064x}" for number in range(5))
+_VERSIONS = tuple(
+    Version(f"shop{number}", 1, "", "mariadb", f"{number:064x}") for number in range(5)
+)
+"""What each host says that it has."""
 _CHANCE = random.Random(40)  # noqa: S311  the same load each time
 
 
@@ -81,7 +91,10 @@ class _Host(threading.Thread):
 
     def _facts(self) -> Facts:
         free = 64 * GIB - len(self._labs) * _LAB
-        return Facts(memory=64 * GIB, memory_free=free, cpus=16, labs=len(self._labs))
+        return Facts(
+            memory=64 * GIB, memory_free=free, cpus=16, labs=len(self._labs), templates=_TEMPLATES,
+            formed=len(_TEMPLATES), images=_IMAGES, versions=_VERSIONS,
+        )  # fmt: skip
 
     def run(self) -> None:
         beat = poll = time.monotonic() + _CHANCE.uniform(0, _BEAT)
@@ -95,6 +108,8 @@ class _Host(threading.Thread):
                     poll = now + _POLL
                 if now >= beat:
                     hosts.beat(self.database, self.member, self._facts())
+                    placements.lose(self.database, _problem)
+                    hosts.hosts(self.database)
                     beat = now + _BEAT
         self.database.close()
 
@@ -111,9 +126,17 @@ class _Host(threading.Thread):
             for one in mine
         ]
         known.publish(self.database, self.member, views, gone)
+        tokens.merged(self.database, [])
         if mine:
             hosts.beat(self.database, self.member, self._facts())
             placements.end(self.database, self.member, [one.job for one in mine])
+        known.drop_reserved(self.database, self.member, [])
+        placements.place_waiting(self.database, _problem)
+        placements.claimed(self.database, self.member)
+
+
+def _problem(error: LabError) -> dict[str, str]:
+    return {"title": str(error)}
 
 
 def simulated(seconds: float, log: Log) -> list[Figure]:
@@ -318,3 +341,7 @@ def _delayed(port: int, latency: float) -> Iterator[int]:
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(5)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
