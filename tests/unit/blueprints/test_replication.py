@@ -554,6 +554,7 @@ def test_a_real_chain(cluster: RealCluster) -> None:
     assert hosts == {"n2": ("n1",), "n3": ("n2",)}
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("spec", [_spec(3, topology="ring")])
 def test_a_real_ring(cluster: RealCluster) -> None:
     """Protects rings: all write, nobody executes his own again, and keys do not collide."""

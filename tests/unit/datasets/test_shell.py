@@ -168,11 +168,13 @@ def loaded(db: Server, spool: Spool) -> None:
         pytest.param(
             Shell(compression="gzip", chunk=1, partitions=False), id="gzip", marks=pytest.mark.rare
         ),
-        pytest.param(Shell(compression="none", version="1.0.0"), id="plain"),
+        pytest.param(
+            Shell(compression="none", version="1.0.0"), id="plain", marks=pytest.mark.rare
+        ),
         pytest.param(
             Shell(value=",", enclosing='"', row="\r\n", chunk=100), id="csv", marks=pytest.mark.rare
         ),
-        pytest.param(Shell(value="|:", escape="~", row="%%"), id="other"),
+        pytest.param(Shell(value="|:", escape="~", row="%%"), id="other", marks=pytest.mark.rare),
     ],
 )
 def test_what_mysql_shell_writes_is_loaded_as_it_was(

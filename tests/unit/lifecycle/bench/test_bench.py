@@ -300,6 +300,7 @@ def test_a_duet_has_processors_of_its_own_for_each_side(world: World) -> None:
             perform(ctx, refused)
 
 
+@pytest.mark.rare
 def test_equal_labs_are_called_equal(world: World) -> None:
     random.seed(41)  # of the fake's figures: about 1 of 100 comparisons of equals has a verdict
     with world.open() as ctx:

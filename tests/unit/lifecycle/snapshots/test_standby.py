@@ -231,6 +231,7 @@ def test_a_take_over_that_fails_is_a_rollback_without_it(world: World) -> None:
             assert ctx.store.standbys.all() == []
 
 
+@pytest.mark.rare
 def test_making_one_is_killed_at_each_step(world: World) -> None:
     with world.open() as ctx:
         loaded(ctx)
@@ -246,7 +247,7 @@ def test_making_one_is_killed_at_each_step(world: World) -> None:
         step += 1
 
 
-@pytest.mark.parametrize("leave", [False, True])
+@pytest.mark.parametrize("leave", [False, pytest.param(True, marks=pytest.mark.rare)])
 def test_a_take_over_is_killed_at_each_step(world: World, leave: bool) -> None:
     """The lab is as before, or the rollback can be completed: never something between."""
     back = RollBack(lab="shop", to="base")
