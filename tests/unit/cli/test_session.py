@@ -159,6 +159,35 @@ def test_whether_process_1_reaps_is_tried() -> None:
     assert isinstance(reaps(0.0), bool)
 
 
+EVERY_SECOND = """
+import os, sys, time
+child = os.fork()
+if not child:
+    os.execv(sys.argv[1], sys.argv[1:])
+while True:
+    time.sleep(1 - time.time() % 1)
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                os._exit(0)
+    except ChildProcessError:
+        pass
+"""
+
+
+@needs_root
+def test_who_reaps_every_second_does_not_reap_at_once() -> None:
+    """Protects from chance: each guest that ends would wait for the next second."""
+    script = (
+        "import time; from lab.hypervisor.libvirt.session import reaps\n"
+        "for at in (0.5, 0.85, 0.95):\n"
+        "    time.sleep((at - time.time()) % 1); print(reaps(0.3), end=' ')\n"
+        "print(reaps(3.0))"
+    )
+    found = below_process_1(sys.executable, "-c", EVERY_SECOND, script=script)
+    assert found.stdout == "False False False True\n", found
+
+
 SLOW = """\
 #!/bin/dash
 PS4='${!:+${TEXT##*a*a*b}}' TEXT=$(printf %0300d 0 | tr 0 a) exec /bin/dash -x "$@"
