@@ -15,13 +15,14 @@ from tests.contract.storage_extents import Extents
 from tests.contract.storage_imports import Imports
 from tests.contract.storage_overwrite import Overwrites
 from tests.contract.storage_place import Place
-from tests.contract.storage_returns import Returns
+from tests.contract.storage_returns import Histories, Returns
 from tests.contract.storage_streams import SMALL_ROOM, FullDisks, Streams
 
 __all__ = [
     "SMALL_ROOM",
     "ContentContract",
     "CrashContract",
+    "HistoryContract",
     "Place",
     "StorageContract",
     "StreamsContract",
@@ -39,6 +40,10 @@ class VolumesContract(_Opened, Basics, Returns):
     """What labs on one host depend on."""
 
 
+class HistoryContract(_Opened, Histories):
+    """What holds for volumes that went back several times."""
+
+
 class ContentContract(_Opened, Imports, Overwrites, Extents):
     """What holds for volumes whose content is brought, read and overwritten as a whole."""
 
@@ -51,5 +56,7 @@ class CrashContract(_Opened, Crashes):
     """What holds when processes race, or are killed."""
 
 
-class StorageContract(VolumesContract, ContentContract, StreamsContract, CrashContract):
+class StorageContract(
+    VolumesContract, HistoryContract, ContentContract, StreamsContract, CrashContract
+):
     """The whole contract."""

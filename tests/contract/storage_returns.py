@@ -27,6 +27,76 @@ class Returns:
         assert labels(storage, formed.volume) == ["formed"]
         assert place.get(clone, 0, 6) == b"origin"
 
+    def test_rollback_to_nothing(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        place.put(storage.get(formed.volume), 0, b"change")
+        for volume, label in ((formed.volume, "absent"), (vol("absent"), "formed")):
+            with pytest.raises(NotFound):
+                storage.rollback(volume, label)
+            with pytest.raises(NotFound):
+                storage.check_rollback([formed.volume, volume], label)
+        assert place.get(storage.get(formed.volume), 0, 6) == b"change"
+
+    def test_a_spare_becomes_the_volume(self, place: Place, storage: Storage) -> None:
+        """Protects a reset: the former disk is as it was until then, and no snapshot is lost."""
+        formed = origin(place, storage)
+        place.put(storage.get(formed.volume), 0, b"second")
+        storage.snapshot([formed.volume], "second")
+        place.put(storage.get(formed.volume), 0, b"third!")
+        for round_ in range(2):
+            spare = storage.spare(formed.volume, "formed")
+            assert (spare.name, spare.size, dict(spare.tags)) == (formed.volume, SIZE, TAGS)
+            assert spare.path != storage.get(formed.volume).path
+            assert place.get(spare, 0, 6) == b"origin"
+            place.put(spare, MIB, b"own%d" % round_)
+            assert place.get(storage.get(formed.volume), 0, 6) == b"third!"
+            taken = storage.take_spare(formed.volume)
+            assert taken == storage.get(formed.volume)
+            assert place.get(taken, 0, 6) == b"origin"
+            assert place.get(taken, MIB, 4) == b"own%d" % round_
+            assert labels(storage, formed.volume) == ["formed", "second"]
+            with pytest.raises(NotFound, match="no spare"):
+                storage.take_spare(formed.volume)
+            place.put(taken, 0, b"third!")
+        assert place.get(storage.rollback(formed.volume, "second"), 0, 6) == b"second"
+        storage.destroy(formed.volume)
+        assert storage.volumes() == []
+        assert storage.sweep() == []
+
+    def test_drop_removes_one_snapshot(self, place: Place, storage: Storage) -> None:
+        volume = storage.create(vol("a"), SIZE, {})
+        for label in ("one", "two", "three"):
+            place.put(volume, 0, label.encode().ljust(5))
+            storage.snapshot([volume.name], label)
+        storage.rollback(volume.name, "two")
+        for label in ("two", "two", "absent", "one"):
+            storage.drop(VolumeSnapshot(volume.name, label, SIZE))
+        storage.drop(VolumeSnapshot(vol("absent"), "one", SIZE))
+        assert labels(storage, volume.name) == ["three"]
+        assert place.get(storage.get(volume.name), 0, 5) == b"two  "
+        with pytest.raises(NotFound):
+            storage.rollback(volume.name, "two")
+        storage.snapshot([volume.name], "two")
+        assert labels(storage, volume.name) == ["three", "two"]
+        storage.rollback(volume.name, "three")
+        assert place.get(storage.get(volume.name), 0, 5) == b"three"
+
+    def test_drop_refuses_while_clones_exist(self, place: Place, storage: Storage) -> None:
+        formed = origin(place, storage)
+        (other,) = storage.snapshot([formed.volume], "other")
+        clone = storage.clone(formed, vol("a"), {})
+        with pytest.raises(Conflict, match=r"1 clone: labs/a/n1/os"):
+            storage.drop(formed)
+        storage.drop(other)
+        assert place.get(clone, 0, 6) == b"origin"
+        storage.destroy(clone.name)
+        storage.drop(formed)
+        assert labels(storage, formed.volume) == []
+
+
+class Histories:
+    """Volumes that went back several times, and their spares."""
+
     def test_rollback_past_later_snapshots_keeps_them(self, place: Place, storage: Storage) -> None:
         """Protects captures: going back to an early one loses none of those made since."""
         formed = origin(place, storage)
@@ -72,16 +142,6 @@ class Returns:
         assert labels(storage, formed.volume) == []
         assert storage.sweep() == []
 
-    def test_rollback_to_nothing(self, place: Place, storage: Storage) -> None:
-        formed = origin(place, storage)
-        place.put(storage.get(formed.volume), 0, b"change")
-        for volume, label in ((formed.volume, "absent"), (vol("absent"), "formed")):
-            with pytest.raises(NotFound):
-                storage.rollback(volume, label)
-            with pytest.raises(NotFound):
-                storage.check_rollback([formed.volume, volume], label)
-        assert place.get(storage.get(formed.volume), 0, 6) == b"change"
-
     def test_rollback_keeps_all_snapshots(self, place: Place, storage: Storage) -> None:
         """Protects later snapshots: one may go back and forth."""
         volume = storage.create(vol("a"), SIZE, {})
@@ -96,32 +156,6 @@ class Returns:
         assert (found.name, found.size, found.tags) == (volume.name, volume.size, volume.tags)
 
     # spare
-
-    def test_a_spare_becomes_the_volume(self, place: Place, storage: Storage) -> None:
-        """Protects a reset: the former disk is as it was until then, and no snapshot is lost."""
-        formed = origin(place, storage)
-        place.put(storage.get(formed.volume), 0, b"second")
-        storage.snapshot([formed.volume], "second")
-        place.put(storage.get(formed.volume), 0, b"third!")
-        for round_ in range(2):
-            spare = storage.spare(formed.volume, "formed")
-            assert (spare.name, spare.size, dict(spare.tags)) == (formed.volume, SIZE, TAGS)
-            assert spare.path != storage.get(formed.volume).path
-            assert place.get(spare, 0, 6) == b"origin"
-            place.put(spare, MIB, b"own%d" % round_)
-            assert place.get(storage.get(formed.volume), 0, 6) == b"third!"
-            taken = storage.take_spare(formed.volume)
-            assert taken == storage.get(formed.volume)
-            assert place.get(taken, 0, 6) == b"origin"
-            assert place.get(taken, MIB, 4) == b"own%d" % round_
-            assert labels(storage, formed.volume) == ["formed", "second"]
-            with pytest.raises(NotFound, match="no spare"):
-                storage.take_spare(formed.volume)
-            place.put(taken, 0, b"third!")
-        assert place.get(storage.rollback(formed.volume, "second"), 0, 6) == b"second"
-        storage.destroy(formed.volume)
-        assert storage.volumes() == []
-        assert storage.sweep() == []
 
     def test_a_spare_is_made_again_and_dropped(self, place: Place, storage: Storage) -> None:
         formed = origin(place, storage)
@@ -168,33 +202,3 @@ class Returns:
             storage.take_spare(volume.name)
 
     # drop
-
-    def test_drop_removes_one_snapshot(self, place: Place, storage: Storage) -> None:
-        volume = storage.create(vol("a"), SIZE, {})
-        for label in ("one", "two", "three"):
-            place.put(volume, 0, label.encode().ljust(5))
-            storage.snapshot([volume.name], label)
-        storage.rollback(volume.name, "two")
-        for label in ("two", "two", "absent", "one"):
-            storage.drop(VolumeSnapshot(volume.name, label, SIZE))
-        storage.drop(VolumeSnapshot(vol("absent"), "one", SIZE))
-        assert labels(storage, volume.name) == ["three"]
-        assert place.get(storage.get(volume.name), 0, 5) == b"two  "
-        with pytest.raises(NotFound):
-            storage.rollback(volume.name, "two")
-        storage.snapshot([volume.name], "two")
-        assert labels(storage, volume.name) == ["three", "two"]
-        storage.rollback(volume.name, "three")
-        assert place.get(storage.get(volume.name), 0, 5) == b"three"
-
-    def test_drop_refuses_while_clones_exist(self, place: Place, storage: Storage) -> None:
-        formed = origin(place, storage)
-        (other,) = storage.snapshot([formed.volume], "other")
-        clone = storage.clone(formed, vol("a"), {})
-        with pytest.raises(Conflict, match=r"1 clone: labs/a/n1/os"):
-            storage.drop(formed)
-        storage.drop(other)
-        assert place.get(clone, 0, 6) == b"origin"
-        storage.destroy(clone.name)
-        storage.drop(formed)
-        assert labels(storage, formed.volume) == []

@@ -12,6 +12,7 @@ from tests.contract.storage_contract import (
     SMALL_ROOM,
     ContentContract,
     CrashContract,
+    HistoryContract,
     Place,
     StreamsContract,
     VolumesContract,
@@ -34,6 +35,11 @@ class _OnZfs:
 
 class TestZfs(_OnZfs, VolumesContract):
     pass
+
+
+@pytest.mark.rare
+class TestZfsHistory(_OnZfs, HistoryContract):
+    """Minutes: each step is several programs of ZFS."""
 
 
 @pytest.mark.rare
