@@ -24,6 +24,7 @@ from lab.host import process
 from lab.lifecycle.bench import measure, results
 from lab.lifecycle.bench.client import bench_of
 from lab.lifecycle.bench.run import check, leave
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.core.waiting import refuse_waiting
@@ -56,6 +57,8 @@ class Side:
 
     lab: str
     label: str
+    reset_to: str
+    """Where a reset of the lab goes meanwhile: to where it went before."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ def compare(ctx: Context, asked: CompareBench, *, timeout: float) -> CompareView
         raise InvalidSpec(f"{asked.a} is both A and B", hint="`lab branch` makes a twin of a lab")
     for name in (asked.a, asked.b):
         refuse_waiting(ctx, name)
+        interrupted.check(ctx, name)
         bench_of(ctx, name, proxied=asked.proxied)  # raises, before anything is done
     if ctx.hypervisor.memory is None:
         raise HostUnfit(
@@ -146,7 +150,7 @@ def _prepared(ctx: Context, asked: CompareBench, name: str, timeout: float) -> I
             measure.warm_up(bench, asked, asked.threads)
             bench.end()
         taken = snapshot.take(ctx, TakeSnapshot(lab=name, name="bench", ttl=_LEASE))
-        side = Side(name, taken.label)
+        side = Side(name, taken.label, record.reset_to)
         undo.push(f"the snapshot of {name}", lambda: _forget(ctx, side, record))
         undo.push(f"the lock of {name}'s snapshot", kept.close)
         undo.push(f"the state of {name}", lambda: _again(ctx, side, timeout))
@@ -171,7 +175,10 @@ def _forget(ctx: Context, side: Side, before: LabRecord) -> None:
 
 def _again(ctx: Context, side: Side, timeout: float) -> LabView:
     """Put a side back to its snapshot, from which it runs."""
-    return rollback(ctx, RollBack(lab=side.lab, to=side.label), timeout=timeout)
+    view = rollback(ctx, RollBack(lab=side.lab, to=side.label), timeout=timeout)
+    # Now, not at the end: a comparison that is killed must not change it.
+    ctx.store.labs.update(side.lab, reset_to=side.reset_to)
+    return view
 
 
 @contextmanager
@@ -184,7 +191,7 @@ def _twin(ctx: Context, side: Side, timeout: float) -> Iterator[Side]:
         branch(ctx, asked, timeout=timeout)
         taken = snapshot.take(ctx, TakeSnapshot(lab=name, name="bench", ttl=_LEASE))
         sleep(ctx, name)
-        yield Side(name, taken.label)
+        yield Side(name, taken.label, "")
         undo.keep()
     _removed(ctx, name)
 

@@ -10,6 +10,7 @@ from lab.bench import workloads
 from lab.errors import InvalidSpec, LabError
 from lab.lifecycle.bench import measure, results
 from lab.lifecycle.bench.client import DATABASE, Bench, bench_of
+from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import refuse_waiting
 from lab.lifecycle.nodes.asleep import awake
@@ -29,6 +30,7 @@ def run(ctx: Context, asked: RunBench) -> BenchView:
     """
     check(asked)
     refuse_waiting(ctx, asked.lab)
+    interrupted.check(ctx, asked.lab)
     with (
         lock(ctx.home, "bench", asked.lab, wait=False),
         lock(ctx.home, "use", asked.lab, shared=True, wait=False),
