@@ -1,4 +1,4 @@
-"""Bars as SVG, written by hand: readable without a program of ours, and in a browser."""
+"""Bars as SVG, and pages with them, written by hand: readable without a program of ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 _WIDTH, _LEFT, _BAR, _GAP, _TOP = 720, 200, 22, 10, 64
+_STYLE = "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:left}"
 _PLACE = _WIDTH - _LEFT - 110
 
 
@@ -41,3 +42,30 @@ def bars(
             f'<text x="16" y="{bottom + 16 + 16 * number}" fill="#555">{escape(note)}</text>'
         )
     return "".join(f"{line}\n" for line in [*lines, "</svg>"])
+
+
+def page(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    plot: str,
+    notes: Sequence[str] = (),
+) -> str:
+    """A page in one file: a table, a plot as SVG, and notes."""
+
+    def row(kind: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
+
+    lines = [
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{_STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+        f"<table><thead>{row('th', head)}</thead><tbody>",
+        *(row("td", cells) for cells in rows),
+        "</tbody></table>",
+        plot.rstrip("\n"),
+        *(f"<p>{escape(note)}</p>" for note in notes),
+        "</body></html>",
+    ]
+    return "".join(f"{line}\n" for line in lines)

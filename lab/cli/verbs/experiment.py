@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lab.bench import experiments
-from lab.bench.experiments import EXPERIMENTS, PROFILES, Experiment, ExperimentName
-from lab.bench.plot import bars
-from lab.bench.workloads import Scale
+from lab.bench.experiments import EXPERIMENTS, Experiment, ExperimentName, Variant
+from lab.bench.plot import bars, page
 from lab.cli import flags
 from lab.cli.app import NOT_REMOTE, NOT_REMOTE_HINT, App, app_of
 from lab.cli.manual import manual
@@ -23,7 +22,8 @@ from lab.errors import InvalidSpec
 from lab.paths import writing
 from lab.suggest import did_you_mean
 from lab.undo import Undo
-from lab.units import counted
+from lab.units import counted, format_size
+from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.views.benches import BenchView
@@ -34,6 +34,7 @@ _BLUEPRINT = "single"
 @manual(
     "lab bench experiment dump-import --plot import.svg",
     "lab bench experiment create-tables --count 1000 --engine mysql:9.7",
+    "lab bench experiment buffer-pool --plot pool.html",
 )
 @flags.expand
 def experiment(
@@ -51,37 +52,55 @@ def experiment(
     count: Annotated[
         str,
         typer.Option(
-            "--count", metavar="N", show_default=False, help="Rows, or tables; default 2000 or 200."
+            "--count", metavar="N", show_default=False, help="Its size: rows, tables, warehouses."
         ),
     ] = "",
     plot: Annotated[
         str,
-        typer.Option("--plot", metavar="FILE", show_default=False, help="Write a plot as SVG."),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            show_default=False,
+            help="Write a plot as SVG; with the tables as a page if FILE ends with .html.",
+        ),
     ] = "",
     cluster: OwnLab,
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
-    """Repeat a published experiment with a lab of each profile.
+    """Repeat a published experiment, with a lab of each profile or size of the buffer pool.
 
     The original's figures are beside ours, with the factor by which ours is smaller. The labs are
     made for it and removed; the runs are kept, with the label experiment-NAME.
     """
     app, how, what = app_of(ctx), parse_format(output), _named(name)
     app.here(NOT_REMOTE, NOT_REMOTE_HINT)
-    size = flags.whole("--count", count) if count else experiments.experiment(what).usual
+    its = experiments.experiment(what)
+    size = flags.whole("--count", count) if count else its.usual
     if size < 1:
         raise InvalidSpec(f"--count: {size} is not enough")
-    if cluster.profile:
-        raise InvalidSpec("--profile: an experiment has a lab of each profile: leave it out")
+    sides = experiments.variants(what, size)
+    if cluster.profile and any(side.profile for side in sides):
+        raise InvalidSpec("--profile: this experiment has a lab of each profile: leave it out")
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     cluster = replace(cluster, blueprint=cluster.blueprint or _BLUEPRINT)
-    views = [_one(app, what, size, replace(cluster, profile=one), limit) for one in PROFILES]
-    its = experiments.experiment(what)
+    found = Found(
+        its, size, [(side, _one(app, what, size, cluster, side, limit)) for side in sides]
+    )
     if plot:
         with writing(Path(plot)):
-            Path(plot).write_text(_plot(its, size, views), encoding="utf-8")
-    emit(views, how, table=lambda: _text(its, size, views), names=lambda: [one.id for one in views])
+            Path(plot).write_text(_plot(found, whole=plot.endswith(".html")), encoding="utf-8")
+    views = [view for _, view in found.runs]
+    emit(views, how, table=lambda: _text(found), names=lambda: [one.id for one in views])
+
+
+@dataclass(frozen=True)
+class Found:
+    """An experiment, its size, and the run with the lab of each variant."""
+
+    its: Experiment
+    size: int
+    runs: Sequence[tuple[Variant, BenchView]]
 
 
 def _named(name: str) -> ExperimentName:
@@ -94,15 +113,21 @@ def _named(name: str) -> ExperimentName:
     )
 
 
-def _one(app: App, name: ExperimentName, size: int, cluster: OwnLab, limit: float) -> BenchView:
-    """A run with a lab of one profile, which is made for it and removed."""
+def _one(
+    app: App, name: ExperimentName, size: int, cluster: OwnLab, side: Variant, limit: float
+) -> BenchView:
+    """A run with a lab of one variant, which is made for it and removed."""
     from lab.requests.benches import RunBench
 
     its = experiments.experiment(name)
-    scale = Scale(rows=size) if its.unit == "rows" else Scale(tables=size)
-    asked = made(app, cluster, "", LEASE)
+    scale = its.scale(size)
+    options = [*(cluster.set or ()), *side.options]
+    asked = made(
+        app, replace(cluster, profile=side.profile or cluster.profile, set=options), "", LEASE
+    )
     run = RunBench(
-        lab=asked.name, workload=its.workload, warm_up=0.0, tables=scale.tables, rows=scale.rows,
+        lab=asked.name, workload=its.workload, threads=(its.threads,), seconds=its.seconds,
+        warm_up=its.warm_up, tables=scale.tables, rows=scale.rows, warehouses=scale.warehouses,
         label=f"experiment-{name}",
     )  # fmt: skip
     with Undo() as undo:
@@ -115,38 +140,64 @@ def _one(app: App, name: ExperimentName, size: int, cluster: OwnLab, limit: floa
     return view
 
 
-def _seconds(its: Experiment, view: BenchView) -> float:
-    return sum(one.measured.seconds for one in view.steps if one.name == its.step)
+def _figure(its: Experiment, view: BenchView) -> float:
+    """What is compared of a run: seconds, or transactions a second."""
+    steps = [one.measured for one in view.steps if one.name == its.step]
+    return sum(one.seconds if its.timed else one.tps for one in steps)
 
 
-def _notes(its: Experiment, size: int, views: Sequence[BenchView]) -> list[str]:
-    found = [
+def _unit(its: Experiment, size: int) -> str:
+    return f"seconds for {size} {its.unit}" if its.timed else "transactions a second"
+
+
+def _on_disk(view: BenchView) -> str:
+    used = [one.disk for one in view.steps[0].nodes if one.counters]
+    known = [one for one in used if one is not None]
+    return f"{format_size(sum(known))} on disk" if known and len(known) == len(used) else ""
+
+
+def _notes(found: Found) -> list[str]:
+    its, size = found.its, found.size
+    threads = counted(its.threads, "thread")
+    notes = [
         f"original: {its.source}",
-        f"ours: {size} {its.unit}, {its.factor(size):g} times fewer",
+        f"ours: {size} {its.unit}, {its.factor(size):g} times fewer; {threads}",
     ]
-    if any(view.emulated for view in views):
-        found.append("guests were emulated: compare the bars with each other only")
-    return found
+    if any(view.emulated for _, view in found.runs):
+        notes.append("guests were emulated: compare the figures of ours with each other only")
+    return notes
 
 
-def _plot(its: Experiment, size: int, views: Sequence[BenchView]) -> str:
-    found = [(view.profile, _seconds(its, view)) for view in views]
-    engine = views[0].engine
-    return bars(f"{its.title}, {engine}", f"seconds for {size} {its.unit}", found,
-                _notes(its, size, views))  # fmt: skip
+def _plot(found: Found, *, whole: bool) -> str:
+    values = [(side.name, _figure(found.its, view)) for side, view in found.runs]
+    title, unit = f"{found.its.title}, {found.runs[0][1].engine}", _unit(found.its, found.size)
+    if whole:
+        return page(title, _head(found), _rows(found), bars(title, unit, values), _notes(found))
+    return bars(title, unit, values, _notes(found))
 
 
-def _text(its: Experiment, size: int, views: Sequence[BenchView]) -> str:
-    theirs = [
-        ("original", one.where, f"{one.seconds:.0f}", f"{its.original / one.seconds:.0f}", one.note)
-        for one in its.published
-    ]
-    ours = [
-        ("ours", f"profile {view.profile}", f"{(took := _seconds(its, view)):.2f}",
-         f"{size / took:.0f}" if took else "-", counted(view.steps[0].threads, "thread"))
-        for view in views
-    ]  # fmt: skip
-    rows = table(
-        ("", "WHERE", "SECONDS", f"{its.unit.upper()}/S", "NOTE"), [*theirs, *ours], right={2, 3}
-    )
-    return rows + "".join(f"{line}\n" for line in _notes(its, size, views))
+def _head(found: Found) -> tuple[str, ...]:
+    if found.its.timed:
+        return ("", "WHERE", "SECONDS", f"{found.its.unit.upper()}/S", "NOTE")
+    return ("", "WHERE", "TRX/S", "NOTE")
+
+
+def _rows(found: Found) -> list[tuple[str, ...]]:
+    """The figures of the original, then ours."""
+    its, rows = found.its, list[tuple[str, ...]]()
+    for one in its.published:
+        rate = (f"{one.figure:.0f}", f"{its.original / one.figure:.0f}")
+        figures = rate if its.timed else (f"{one.figure:.1f}",)
+        rows.append(("original", one.where, *figures, one.note))
+    for side, view in found.runs:
+        figure = _figure(its, view)
+        rate = (f"{figure:.2f}", f"{found.size / figure:.0f}" if figure else "-")
+        figures = rate if its.timed else (f"{figure:.1f}",)
+        rows.append(("ours", side.name, *figures, _on_disk(view)))
+    return rows
+
+
+def _text(found: Found) -> str:
+    right = {2, 3} if found.its.timed else {2}
+    rows = table(_head(found), _rows(found), right=right)
+    return rows + "".join(f"{line}\n" for line in _notes(found))

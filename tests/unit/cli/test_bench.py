@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from lab.bench.plot import bars
+from lab.bench.experiments import variants
+from lab.bench.plot import bars, page
 from lab.bench.stats import compare
 from lab.cli import main
 from lab.errors import NotReady
@@ -198,6 +200,7 @@ def test_an_experiment_has_a_lab_of_each_profile(tmp_path: Path, capsys: Capture
     assert not world.views
     out = capsys.readouterr().out
     assert "UFS2" in out
+    assert "profile durable" in out
     assert "100 times fewer" in out
     assert "guests were emulated" in out
     plot = (tmp_path / "out.svg").read_text()
@@ -212,9 +215,37 @@ def test_an_experiment_has_a_lab_of_each_profile(tmp_path: Path, capsys: Capture
     assert not world.views
 
 
+def test_an_experiment_has_a_lab_of_each_buffer_pool(tmp_path: Path, capsys: Capture) -> None:
+    """Protects who reads it: pools are shares of the data; and the page is whole."""
+    world = FakeLifecycle()
+    line = "bench experiment buffer-pool --plot out.html --profile durable --set a=1"
+    assert main(line.split(), lifecycle=world) == 0
+    labs = called(world, "CreateLab")
+    given = [str(one.options) for one in labs]  # type: ignore[attr-defined]
+    sizes = [re.findall(r"innodb_buffer_pool_size=(\d+)M", text) for text in given]
+    assert sizes == [["6"], ["10"], ["19"], ["30"]]
+    assert all("a=1" in text for text in given)
+    assert {one.profile for one in labs} == {"durable"}  # type: ignore[attr-defined]
+    assert {one.threads for one in called(world, "RunBench")} == {(6,)}  # type: ignore[attr-defined]
+    out = capsys.readouterr().out
+    assert "pool of 22 % of the data (10M)" in out
+    assert "70 times fewer; 6 threads" in out
+    plot = (tmp_path / "out.html").read_text()
+    assert plot.count("<tr>") == 1 + 8 + 4
+    assert "<svg " in plot
+    small = variants("buffer-pool", 1000)
+    assert len(small) == 1, "all are the least that servers take"
+    tpcc = "bench experiment tpcc --count 2 -o json"
+    assert main(tpcc.split(), lifecycle=world) == 0
+    assert {one.warehouses for one in called(world, "RunBench")[4:]} == {2}  # type: ignore[attr-defined]
+
+
 def test_bars_are_valid_whatever_their_names() -> None:
     text = bars("a <b> & c", "s", [("<x>", 0.0), ("y", 2.0)], ["&"])
     root = ET.fromstring(text)  # noqa: S314  our own
     widths = [float(one.attrib["width"]) for one in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[1:] == [0.0, 410.0]
     assert bars("", "", [])
+    whole = page("a <b>", ("<h>",), [("<c>",)], text, ["<n>"])
+    assert "<b>" not in whole.replace("&lt;", "")
+    assert "&lt;c&gt;" in whole
