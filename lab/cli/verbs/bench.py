@@ -23,6 +23,7 @@ from lab.cli.terminal.output import emit, parse_format
 from lab.errors import InvalidSpec, NotFound
 from lab.suggest import did_you_mean
 from lab.undo import Undo
+from lab.units import counted
 from lab.values import dataclass
 
 if TYPE_CHECKING:
@@ -519,7 +520,8 @@ def ci(
     numbers = [_tps(before, last.name, last.threads), _tps(now, last.name, last.threads)]
     if not all(numbers):
         raise NotFound(
-            f"the baseline {baseline} has no run of {view.workload} with {last.threads} threads"
+            f"the baseline {baseline} has no run of {view.workload}"
+            f" with {counted(last.threads, 'thread')}"
         )
     found = changed(*numbers, more=True)
     emulated = any(one.emulated for one in (*before, *now))

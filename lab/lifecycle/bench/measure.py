@@ -18,6 +18,7 @@ from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.nodes.inspect import images_of
 from lab.lifecycle.nodes.nodes import Node, volumes_of
 from lab.requests.benches import LoadRequest
+from lab.units import counted
 from lab.values import dataclass
 from lab.views.benches import BenchStep, Check, NodeUse
 from lab.wait import Deadline
@@ -133,7 +134,7 @@ def finished(run: Run, bench: Bench, asked: LoadRequest, seconds: float) -> Meas
 
 def step(bench: Bench, asked: LoadRequest, name: str, threads: int) -> BenchStep:
     """Measure one step, with what it did to servers and to the host."""
-    called = f"{asked.workload}{f' ({name})' if name else ''}, {threads} threads"
+    called = f"{asked.workload}{f' ({name})' if name else ''}, {counted(threads, 'thread')}"
     with bench.ctx.progress.step("bench", called):
         before = look(bench)
         measured = measure(bench, asked, name, threads, asked.seconds)
