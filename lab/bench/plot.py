@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-_WIDTH, _LEFT, _BAR, _GAP, _TOP = 720, 200, 22, 10, 64
+_WIDTH, _LEFT, _BAR, _GAP, _TOP = 760, 240, 22, 10, 64
 _STYLE = "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:left}"
 _PLACE = _WIDTH - _LEFT - 110
 
