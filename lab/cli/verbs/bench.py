@@ -480,7 +480,9 @@ def ci(
         ),
     ] = "",
 ) -> int:
-    """Print a comment for a pull request; exit 1 if it is slower, 2 without a verdict.
+    """Print a comment for a pull request; exit 1 if it is slower.
+
+    The exit code is 2 where there are too few rounds or runs for a verdict.
 
     RESULT is a comparison, or the label of runs, which are compared with the baseline's by a rank
     test: four runs of each at least, and only differences of three times their spread count.

@@ -68,10 +68,11 @@ def experiment(
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
 ) -> None:
-    """Repeat a published experiment, with a lab of each profile or size of the buffer pool.
+    """Repeat a published experiment, beside the original's figures.
 
-    The original's figures are beside ours, with the factor by which ours is smaller. The labs are
-    made for it and removed; the runs are kept, with the label experiment-NAME.
+    There is a lab of each profile, or of each size of the buffer pool; the factor by which ours is
+    smaller is said. The labs are made for it and removed; the runs are kept, with the label
+    experiment-NAME.
     """
     app, how, what = app_of(ctx), parse_format(output), _named(name)
     app.here(NOT_REMOTE, NOT_REMOTE_HINT)
