@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from lab.bench.stats import Change, Comparison
+from lab.units import counted
 from lab.views.benches import CLOSED, OPEN, BenchStep, BenchView, CompareView
 
 COLUMNS = (
@@ -97,8 +98,9 @@ def comment(view: CompareView) -> str:
         "",
         (
             f"{len(view.rounds)} rounds of A and B, {len(view.equal)} of A and A (the noise),"
-            f" each from the same warm snapshot; {view.order}: {view.why}. {view.threads} threads,"
-            f" {view.seconds:g} s. {OPEN if view.rate else CLOSED}."
+            f" each from the same warm snapshot; {view.order}: {view.why}."
+            f" {counted(view.threads, 'thread')}, {view.seconds:g} s."
+            f" {OPEN if view.rate else CLOSED}."
         ),
     ]
     if view.emulated:

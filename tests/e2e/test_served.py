@@ -118,7 +118,7 @@ def _all_apart(site: Site, *words: str) -> None:
             seen[value] = f"{service} of {what}"
         _use(site, view)  # the host keys are those that ssh is to accept
 
-    site.lab("up", *words, "--name", name)
+    site.lab("up", *words, "--name", name, timeout=900)  # the first builds images
     check("the lab", name)
     session = site.start("ssh", name, "--", "echo $PPID; sleep 600")
     try:
