@@ -129,7 +129,7 @@ class AuditEntry:
 class FleetHost:
     """A host of a fleet, as it said it was with its last heartbeat; sizes in bytes.
 
-    null: not known, as it has not said it since it was started.
+    null: not known, of a host that is lost, or has not said it since it was started.
     """
 
     name: Annotated[str, public("h1")]

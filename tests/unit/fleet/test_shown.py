@@ -28,7 +28,10 @@ def test_a_host_is_shown_as_it_was_heard_of() -> None:
     late = replace(HOST, age=LATE + 1, facts=Facts(memory=9, space=100, space_free=30))
     shown = host_view(late, 100.0)
     assert (shown.state, shown.disk and shown.disk.used) == ("late", 70)
-    assert host_view(replace(late, state="lost"), 100.0).state == "lost"
+    lost = host_view(
+        replace(late, state="lost", epoch=3, facts=replace(late.facts, epoch=2)), 100.0
+    )
+    assert (lost.state, lost.labs) == ("lost", None), "its epoch is over, and so is what it said"
 
 
 def test_the_name_of_a_template_is_read_back() -> None:
