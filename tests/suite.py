@@ -4,8 +4,8 @@
 The parts are the tests that need no guest (``unit``, in several processes), the tests on real
 ZFS (``zfs``, in a guest where this host has none), the tests on real guests (``e2e``), and those
 of captures once more on the QEMU of another Debian release (``qemu``, with ``make test-all`` only).
-An emulated guest with ZFS keeps one core busy, and building it another: that is done in the
-background of the other parts.
+An emulated guest with ZFS keeps one core busy, which tests on real guests leave idle half of the
+time: it runs in the background of these. It is built before, in the background of ``unit``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -165,6 +165,11 @@ class Options:
         return platform, others, rest
 
     @property
+    def needs_guests(self) -> bool:
+        """Whether the tests on ZFS need guests, for this host has none, or not the one wanted."""
+        return bool(self.releases or host.why_not())
+
+    @property
     def suites(self) -> str:
         """The releases in whose guests the tests on ZFS run; empty: all, or on this host."""
         if self.releases or self.everything or not host.why_not():
@@ -206,29 +211,41 @@ def command(part: str, options: Options) -> list[str]:
 
 
 def run_parts(parts: Iterable[str], options: Options, *, timeout: float) -> list[Result]:
-    """Run ``parts``, the one on ZFS in the background; ``timeout``: seconds for all of them."""
+    """Run ``parts``, the one on ZFS beside those on real guests; ``timeout``: seconds for all."""
     parts, end = set(parts), time.monotonic() + timeout
     RESULTS.mkdir(parents=True, exist_ok=True)
     for old in RESULTS.iterdir():
         old.unlink()
-    results = []
-    stopped = False
-    behind: tuple[Beside, float] | None = None
-    if "zfs" in parts and (argv := command("zfs", options)):
-        behind = Beside(argv, timeout=timeout), time.monotonic()
+    zfs = command("zfs", options) if "zfs" in parts else []
+    image = None
+    if zfs and options.needs_guests:
+        build = [sys.executable, "-m", "testvm", "build", "--releases", options.suites]
+        image = Beside(build, timeout=timeout)
+    results, stopped = run_each({"unit"} & parts, options, end)
+    behind = None
+    if zfs and not stopped:
+        behind = Beside(zfs, timeout=max(1.0, end - time.monotonic())), time.monotonic()
         _say("tests: those on real ZFS run in the background; their output follows at the end")
+    if not stopped:
+        more, stopped = run_each(parts - {"unit"}, options, end)
+        results += more
+    if behind:
+        results.append(end_behind(image, *behind, interrupted=stopped))
+    return results
+
+
+def run_each(parts: Container[str], options: Options, end: float) -> tuple[list[Result], bool]:
+    """Run ``parts`` one after the other, until the moment ``end``; whether all is to end now."""
+    results: list[Result] = []
     for part in ("unit", "e2e", "qemu"):
         if part in parts and (argv := command(part, options)):
             began = time.monotonic()
             status = run_one(argv, end - time.monotonic())
             report = RESULTS / f"{part}.xml"
             results.append(read(part, status, time.monotonic() - began, report))
-            stopped = status == INTERRUPTED or (status != 0 and "-x" in options.words)
-            if stopped:
-                break
-    if behind:
-        results.append(end_behind(*behind, interrupted=stopped))
-    return results
+            if status == INTERRUPTED or (status != 0 and "-x" in options.words):
+                return results, True
+    return results, False
 
 
 def run_one(argv: Sequence[str], seconds: float) -> int:
@@ -256,10 +273,15 @@ def _alone() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def end_behind(behind: Beside, began: float, *, interrupted: bool) -> Result:
-    """What ran in the background, ended; ``interrupted``: it is not waited for."""
-    out = io.BytesIO()
+def end_behind(image: Beside | None, behind: Beside, began: float, *, interrupted: bool) -> Result:
+    """What ran in the background, ended; ``interrupted``: it is not waited for.
+
+    ``image``: what built the guest before. If it failed, so did the tests, with the reason.
+    """
+    out, built = io.BytesIO(), io.BytesIO()
     try:
+        if image and not interrupted and image.end(built) == 0:
+            out.write(built.getvalue())
         waits = not interrupted or behind.ended
         status = behind.end(out) if waits else INTERRUPTED  # it ends with us
     except KeyboardInterrupt:

@@ -73,6 +73,7 @@ def nothing_is_left(user: User, seconds: float) -> None:
     assert left.stdout == ""
 
 
+@pytest.mark.rare
 def test_make_up_as_an_ordinary_user() -> None:
     """Protects most people's first minutes; the login name is as long as names get."""
     if why := unprepared():

@@ -50,7 +50,12 @@ def versions(ctx: Context, name: str = "shop") -> list[str]:
 
 @pytest.mark.parametrize(
     ("blueprint", "nodes"),
-    [("single", 1), ("galera", 3), ("replication", 3), ("galera-dr", 4)],
+    [
+        ("single", 1),
+        ("galera", 3),
+        ("replication", 3),
+        pytest.param("galera-dr", 4, marks=pytest.mark.rare),
+    ],
 )
 def test_all_nodes(ctx: Context, blueprint: str, nodes: int) -> None:
     """Protects what an upgrade is for: the data are there on newer servers, and can go back."""

@@ -26,9 +26,9 @@ EVERY = [
     ("single", 1, {}),
     ("galera", 2, {"arbiter": True, "proxy": "haproxy"}),
     ("replication", 2, {}),
-    ("replication", 3, {"topology": "ring"}),
-    ("group", 3, {"multi_primary": True}),
-    ("galera-dr", 2, {"replicas": 2}),
+    pytest.param("replication", 3, {"topology": "ring"}, marks=pytest.mark.rare),
+    pytest.param("group", 3, {"multi_primary": True}, marks=pytest.mark.rare),
+    pytest.param("galera-dr", 2, {"replicas": 2}, marks=pytest.mark.rare),
 ]
 
 

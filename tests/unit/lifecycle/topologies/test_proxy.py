@@ -140,7 +140,7 @@ def test_every_verb_with_galera(  # noqa: PLR0915  the verbs of one lab
     [
         ("replication", {}, False),
         pytest.param("replication", {"topology": "chain"}, True, marks=pytest.mark.rare),
-        ("group", {}, False),
+        pytest.param("group", {}, False, marks=pytest.mark.rare),
         pytest.param("group", {}, True, marks=pytest.mark.rare),
     ],
 )

@@ -142,7 +142,7 @@ def made(ctx: Context, kind: str) -> LabView:
     return up(ctx, KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", some_rare(KINDS, "galera", "proxied", "group"))
+@pytest.mark.parametrize("kind", some_rare(KINDS, "galera", "proxied"))
 def test_each_node_stopped(world: World, kind: str) -> None:
     with world.open() as ctx:
         names = [node.name for node in made(ctx, kind).nodes]
