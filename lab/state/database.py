@@ -251,7 +251,10 @@ class Database:
             with engine.connect() as plain:
                 connection = plain.execution_options(lab_mode="write")
                 with connection.begin():
-                    if not migrate.is_current(self._revision(connection), self.where):
+                    revision = self._revision(connection)
+                    if revision is None:
+                        migrate.create(connection)
+                    elif not migrate.is_current(revision, self.where):
                         migrate.upgrade(connection)
 
     def _revision(self, connection: Connection) -> str | None:

@@ -10,7 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    create_engine,
+)
 
 from lab.errors import HostUnfit
 from lab.state.revision import OLDEST, REVISION
@@ -19,6 +27,14 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+
+_REVISION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own table."""
 
 
 def is_current(stored: str | None, where: str) -> bool:
@@ -41,6 +57,19 @@ def is_current(stored: str | None, where: str) -> bool:
             " labs are found again by the tags on their guests",
         )
     return stored == REVISION
+
+
+def create(connection: Connection) -> None:
+    """Make the tables in an empty database, within the transaction of ``connection``.
+
+    As Alembic's manual advises: no migrations, which take most of the first command of a home. A
+    test compares both.
+    """
+    from lab.state.schema import metadata
+
+    metadata.create_all(connection, checkfirst=False)
+    _REVISION.create(connection)
+    connection.execute(_REVISION.insert().values(version_num=REVISION))
 
 
 def upgrade(connection: Connection, to: str = "head") -> None:

@@ -107,7 +107,7 @@ standbys = _table(
     StandbyRecord,
     "lab",
     _one_of("state", StandbyState),
-    ForeignKeyConstraint(["lab"], ["labs.name"], ondelete="CASCADE"),
+    ForeignKeyConstraint(["lab"], ["labs.name"], name="fk_standbys_lab_labs", ondelete="CASCADE"),
 )
 images = _table("images", ImageRecord, "key", _one_of("state", ImageState))
 templates = _table("templates", TemplateRecord, "key", _one_of("state", TemplateState))
@@ -135,14 +135,24 @@ Index(None, jobs.c.created_at)
 requests = Table(
     "requests",
     metadata,
-    Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column(
+        "job",
+        String,
+        ForeignKey("jobs.id", name="fk_requests_job_jobs", ondelete="CASCADE"),
+        primary_key=True,
+    ),
     Column("request", JSON, nullable=False),
 )
 # What became of an upgrade, some hundred KiB: no list of jobs reads it. It stays with its job.
 reports = Table(
     "reports",
     metadata,
-    Column("job", String, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column(
+        "job",
+        String,
+        ForeignKey("jobs.id", name="fk_reports_job_jobs", ondelete="CASCADE"),
+        primary_key=True,
+    ),
     Column("report", JSON, nullable=False),
 )
 audit = _table("audit", AuditRecord, "id")

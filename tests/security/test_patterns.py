@@ -188,7 +188,12 @@ def test_no_pattern_is_slow(use: Use) -> None:
     shown = use.pattern if isinstance(use.pattern, str) else use.pattern.decode("latin-1")
     for text in hostile(shown):
         data = text if is_text else text.encode()
-        for part in (SIZE >> 6, SIZE >> 3, SIZE):  # one that backtracks is found by the first
+        # One that backtracks is found by the first; if time grows with the square of the length,
+        # the whole takes 64 times as long as the second.
+        short = seconds(compiled, use.method, data[: SIZE >> 6]) < SECONDS
+        if short and seconds(compiled, use.method, data[: SIZE >> 3]) * 64 < SECONDS:
+            continue
+        for part in (SIZE >> 6, SIZE >> 3, SIZE):
             assert not slow(compiled, use.method, data[:part]), f"{part} bytes of {text[:60]!r}"
 
 

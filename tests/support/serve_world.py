@@ -37,7 +37,7 @@ BODY = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
 
 def settings_of(root: Path, *, publish: str = LOOPBACK, **changes: Any) -> Settings:
     """Settings of a service in ``root``; ``changes``: of its table."""
-    usual: dict[str, Any] = {"port": 0, "sweep": 0.1, "failed_auth": 10_000, "queue_timeout": 30.0}
+    usual: dict[str, Any] = {"port": 0, "sweep": 0.25, "failed_auth": 10_000, "queue_timeout": 30.0}
     name = "" if publish == LOOPBACK else "localhost"
     world = World(root, publish=publish, publish_name=name)
     return replace(world.settings, serve=Serve(**{**usual, **changes}))
