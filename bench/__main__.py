@@ -138,7 +138,8 @@ _PARTS: dict[str, _Measure] = {
     ),
     "topologies": lambda home, _, runs, log, __: topologies.topologies(home, runs.topologies, log),
     "engines": lambda home, _, runs, log, __: engines.warm(home, runs.engines, log),
-    "mysql": lambda home, _, runs, log, __: engines.of_mysql(
+    "mysql": lambda home, _, runs, log, __: engines.of_mysql(home, runs.megabytes, log),
+    "mysql-labs": lambda home, _, runs, log, __: engines.with_data(
         home, runs.engines, runs.megabytes, log
     ),
     "upgrades": lambda home, _, __, log, ___: engines.upgrades(home, log),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.datasets import MASKED, created
+from bench.datasets import MASKED, created, source
 from bench.figures import Figure, Target
 from bench.labs import Failed, Home
 from bench.measure import Log, labs_removed
@@ -34,38 +34,46 @@ def warm(home: Home, runs: int, log: Log) -> list[Figure]:
     ]
 
 
-def of_mysql(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
-    """A dataset of MySQL, and labs with it beside empty ones; ``megabytes``: of SQL."""
+def of_mysql(home: Home, megabytes: int, log: Log) -> list[Figure]:
+    """A dataset of MySQL; ``megabytes``: of SQL."""
     create: list[float] = []
     masks: list[float] = []
-    ratios: dict[str, list[float]] = {blueprint: [] for blueprint in _WITH_DATA}
     with log.attempt(f"dataset of {megabytes} MB on {MYSQL}"):
         made, masked = created(home, _DATA, megabytes, MYSQL)
         create.append(made.seconds)
         masks.append(masked.seconds / made.seconds)
-        for blueprint, found in ratios.items():
-            empty = (blueprint, "--engine", MYSQL)
-            full = (*empty, "--dataset", _DATA)
-            for words in (empty, full):
-                home.run("template", "build", *words)
-            for number in range(1, runs + 1):
-                with log.attempt(f"{blueprint} with data {number}"), labs_removed(home):
-                    kinds = (empty, full) if number % 2 else (full, empty)
-                    took = {kind: _warm_lab(home, at, kind) for at, kind in enumerate(kinds, 1)}
-                    found.append(took[full] / took[empty])
     of = f"`lab dataset create --engine {MYSQL}`, {megabytes} MB of SQL"
     return [
         Figure(of, "s", tuple(create), failed=1 - len(create)),
         Figure(
             "the same with `--mask`, to that without", "x", tuple(masks), Target(2.0), MASKED
         ),
-        *(
-            Figure(
-                f"warm `lab up {blueprint}` with this dataset to an empty one", "x", tuple(found),
-                Target(1.3, 1.0), "both made in turns", failed=runs - len(found),
-            )
-            for blueprint, found in ratios.items()
-        ),
+    ]  # fmt: skip
+
+
+def with_data(home: Home, runs: int, megabytes: int, log: Log) -> list[Figure]:
+    """Labs with a dataset of MySQL beside empty ones; ``megabytes``: of SQL."""
+    ratios: dict[str, list[float]] = {blueprint: [] for blueprint in _WITH_DATA}
+    with log.attempt(f"dataset of {megabytes} MB on {MYSQL}"):
+        home.run("dataset", "create", _DATA, "--from", source(megabytes), "--engine", MYSQL)
+        for blueprint, found in ratios.items():
+            empty = (blueprint, "--engine", MYSQL)
+            full = (*empty, "--dataset", _DATA)
+            for words in (empty, full):
+                home.run("template", "build", *words)
+            for number in range(1, runs + 1):
+                with log.attempt(f"{blueprint} with data {number}"):
+                    kinds, took = (empty, full) if number % 2 else (full, empty), {}
+                    for kind in kinds:
+                        with labs_removed(home):  # one that runs would slow down the next
+                            took[kind] = _warm_lab(home, 1, kind)
+                    found.append(took[full] / took[empty])
+    return [
+        Figure(
+            f"warm `lab up {blueprint}` with {megabytes} MB of SQL to an empty one", "x",
+            tuple(found), Target(1.3, 1.0), "both made in turns", failed=runs - len(found),
+        )
+        for blueprint, found in ratios.items()
     ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ TITLES = {
     "topologies": "Topologies",
     "engines": "Engines",
     "mysql": "Data of MySQL",
+    "mysql-labs": "Labs with data of MySQL",
     "upgrades": "Upgrades",
     "growth": "Growth",
     "readers": "Readers",
