@@ -247,9 +247,19 @@ def test_making_one_is_killed_at_each_step(world: World) -> None:
         step += 1
 
 
-@pytest.mark.parametrize("leave", [False, pytest.param(True, marks=pytest.mark.rare)])
-def test_a_take_over_is_killed_at_each_step(world: World, leave: bool) -> None:
-    """The lab is as before, or the rollback can be completed: never something between."""
+@pytest.mark.parametrize(
+    ("leave", "every"),
+    [
+        (False, 3),
+        pytest.param(False, 1, marks=pytest.mark.rare),
+        pytest.param(True, 1, marks=pytest.mark.rare),
+    ],
+)
+def test_a_take_over_is_killed_at_each_step(world: World, leave: bool, every: int) -> None:
+    """The lab is as before, or the rollback can be completed: never something between.
+
+    ``every``: of how many steps it is killed at one.
+    """
     back = RollBack(lab="shop", to="base")
     with world.open() as ctx:
         loaded(ctx)
@@ -278,8 +288,8 @@ def test_a_take_over_is_killed_at_each_step(world: World, leave: bool) -> None:
         assert marks(world.there()) == before, f"after a kill at {name}, step {step}"
         if not name:
             break
-        step += 1
-    assert between > 10
+        step += every
+    assert between > 10 // every
 
 
 def test_a_reset_waits_for_one_that_is_being_made(world: World) -> None:
