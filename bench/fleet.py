@@ -182,9 +182,10 @@ def _run(seconds: float, latency: float, *, an_hour: int = AN_HOUR, events: bool
     ):
         migrate(primary.url)
         _alter(primary, "SET synchronous_standby_names = '*'")
-        many = [_Host(primary.at(one, other), f"h{n}", ends, counted) for n in range(HOSTS)]
-        for host in many:
-            host.start()
+        many = []
+        for number in range(HOSTS):
+            many.append(_Host(primary.at(one, other), f"h{number}", ends, counted))
+            many[-1].start()  # at once: the others would declare it lost after 30 s of silence
         began, before = time.monotonic(), _counters(primary)
         of_primary = list[tuple[int, int]]()
         timers = []
