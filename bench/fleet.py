@@ -200,6 +200,8 @@ def _run(seconds: float, latency: float, *, an_hour: int = AN_HOUR, events: bool
         for timer in timers:
             timer.join()
         took = time.monotonic() - began
+        if ended := [host.name for host in many if not host.is_alive()]:
+            raise Failed(f"{len(ended)} hosts ended in the run, such as {ended[0]}")
         after = _counters(standby if of_primary else primary)
         if of_primary:
             after = after[0] + of_primary[0][0], after[1] + of_primary[0][1]

@@ -192,7 +192,7 @@ def command(part: str, options: Options) -> list[str]:
     reports = [f"--junitxml={RESULTS / part}.xml", f"--left-out={RESULTS / part}.left-out"]
     argv = [sys.executable, "-m", "pytest", *reports, *SLOWEST]
     if part == "unit":
-        # One more than processors: a third of the time tests wait, for what they started.
+        # Two more than processors: a third of the time tests wait, for what they started.
         argv += ["-n", str(len(os.sched_getaffinity(0)) + 2), "--dist", "loadfile"]
         argv += ["--no-loadscope-reorder"] if options.everything else []
         return [
