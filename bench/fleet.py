@@ -200,8 +200,7 @@ def _run(seconds: float, latency: float, *, an_hour: int = AN_HOUR, events: bool
         for timer in timers:
             timer.join()
         took = time.monotonic() - began
-        if ended := [host.name for host in many if not host.is_alive()]:
-            raise Failed(f"{len(ended)} hosts ended in the run, such as {ended[0]}")
+        lost = [host.name for host in many if not host.is_alive()]
         after = _counters(standby if of_primary else primary)
         if of_primary:
             after = after[0] + of_primary[0][0], after[1] + of_primary[0][1]
@@ -210,6 +209,8 @@ def _run(seconds: float, latency: float, *, an_hour: int = AN_HOUR, events: bool
             host.wake.set()
         for host in many:
             host.join(30)
+    if lost:
+        raise Failed(f"{len(lost)} of {HOSTS} hosts ended in the run, such as {lost[0]}")
     counted.statements = (after[0] - before[0]) / took
     counted.dead = (after[1] - before[1]) / took
     return counted
