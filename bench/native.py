@@ -26,7 +26,8 @@ from lab.errors import LabError
 from lab.guest.network import inner_address
 from lab.imagebuild.recipe import load
 from lab.run import run
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from lab.wait import Deadline, attempts
 from tests.support.mariadb_server import NoServer
 from tests.support.mysql_server import mysql_root

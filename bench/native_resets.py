@@ -23,7 +23,8 @@ from lab.config.profile import EngineProfile
 from lab.errors import LabError
 from lab.guest.network import inner_address
 from lab.run import run
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 
 TABLES, ROWS = 20, 1000
 _NAME = "tests"

@@ -14,7 +14,7 @@ from bench import native
 from bench.figures import Figure, Target, ratio
 from bench.labs import Failed, Home
 from bench.measure import Log, labs_removed
-from lab.spec import BLUEPRINTS
+from lab.sizes import BLUEPRINTS
 from lab.wait import Deadline, attempts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NewType
+from typing import Literal, NewType, get_args
 
 from lab.errors import InvalidSpec
 from lab.values import dataclass
@@ -39,6 +39,9 @@ ByKey = Literal["image", "template"]
 ArchiveKind = Literal["image", "template", "snapshot", "dataset"]
 """What is in an archive; a snapshot is a template that was captured from a lab in use, a dataset an
 image with data."""
+Identity = Literal["shared", "new"]
+"""Whose server ids and UUIDs a branch has: those of what it is a clone of, or its own."""
+IDENTITIES: tuple[Identity, ...] = get_args(Identity)
 LAB_NAME = rf"^[a-z]([a-z0-9-]{{0,{LAB_NAME_LIMIT - 2}}}[a-z0-9])?$"
 SNAPSHOT_LABEL = r"^[a-z0-9][a-z0-9_.-]{0,79}$"
 NODE_NAME = r"^n[1-9]$"

@@ -202,7 +202,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     where = _app().settings().url or "this host"
     engines: list[str] = config.stash[MATRIX]
     on = f", on {', '.join(engines)}" if engines else ""
-    return f"lab: {spec.blueprint}, nodes: {spec.nodes}{on}, by {where}"
+    return f"lab: {spec.blueprint}, nodes: {spec.node_count}{on}, by {where}"
 
 
 def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "session"]:
@@ -243,11 +243,11 @@ def _made(request: pytest.FixtureRequest, engine: str) -> Iterator[TestLab]:
     if spec is None:
         pytest.skip("needs a lab: pytest --lab BLUEPRINT")
     # A unique name, as other test runs may use the same host.
-    spec = replace(spec, name=f"test-{secrets.token_hex(4)}", accept_pooled_name=True)
+    name = f"test-{secrets.token_hex(4)}"
     with _failing(), _app().open() as session:
         if engine:
             spec = flags.on_engine(spec, engine, flags.added_here(_app().settings()))
-        asked = CreateLab.of(spec)
+        asked = CreateLab.of(spec, name=name, accept_pooled_name=True)
         view = session.take(asked) or session.run(asked)
         try:
             session.make_ahead(asked)
@@ -301,6 +301,8 @@ def _remove(name: str) -> None:
 
 def _spec(config: pytest.Config) -> LabSpec:
     """The lab that flags and lab.toml describe; raises InvalidSpec."""
+    from msgspec import structs
+
     from lab.blueprints import planned
     from lab.cli import flags
     from lab.config import labfile
@@ -320,7 +322,7 @@ def _spec(config: pytest.Config) -> LabSpec:
     spec = labfile.merge(values, cast("LabValues", given), default_ttl=lease)
     there, known = flags.added_here(settings), spec
     if there is None:  # a service knows engines of its own
-        known = replace(spec, options=replace(spec.options, node=()))
+        known = structs.replace(spec, options=replace(spec.chosen, node=()).said)
     planned(known, there or {})
     return spec
 

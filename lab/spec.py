@@ -1,110 +1,173 @@
-"""What the user asked for, validated."""
+"""What a user asks for: a lab, in one form from lab.toml, flags and HTTP bodies to the verbs."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, cast, get_args
+from __future__ import annotations
 
-from lab import options, schedule
-from lab.errors import InvalidSpec
-from lab.keys import Given, Key, number, text
-from lab.names import check_lab_name, parse_dataset
-from lab.options import Options
-from lab.schedule import NONE, Schedule
-from lab.units import MIB, Lease, Size, format_size
-from lab.values import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-NODES_LIMIT = 9
+import msgspec
+from msgspec import Meta
 
-BLUEPRINTS: Mapping[str, int] = {
-    "pxc": 3,
-    "galera": 3,
-    "single": 1,
-    "replication": 3,
-    "group": 3,
-    "galera-dr": 3,
-    "pxc-dr": 3,
-}
-"""The blueprints, and the number of nodes that a lab of each has unless another is requested."""
+from lab import options, schedule, sizes
+from lab.names import DATASET, ENGINE, LAB_NAME, WORD
+from lab.request import EMPTY, IN_BYTES, IN_SECONDS, Bytes, Request, Seconds
+from lab.sizes import BLUEPRINTS, NODES_LIMIT, NodeSize
+from lab.units import MIB
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from lab.options import Options
+    from lab.schedule import Schedule
+
 _NODES = 3
+_USUAL = NodeSize()
+_TERABYTE = 1 << 40
+LEASE_LIMIT = 366 * 86400.0
+"""Seconds of a lease, at most."""
 
-Identity = Literal["shared", "new"]
-"""Whose server ids and UUIDs a branch has: those of what it is a clone of, or its own."""
-IDENTITIES: tuple[Identity, ...] = get_args(Identity)
-
-
-def _schedule(value: object) -> Schedule:
-    return schedule.parse(text(value))
+Ttl = Annotated[Seconds, Meta(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
 
 
-@dataclass(frozen=True)
-class NodeSize:
-    """What each node gets."""
+class LabSpec(Request, frozen=True, dict=True):
+    """A requested lab: the base of the requests for one. Left out: the defaults of `lab up`.
 
-    memory: Size = 768 * MIB
-    """RAM in bytes."""
-    cpus: Annotated[int, Key("a whole number", number)] = 1
-    """Virtual CPUs."""
-    disk: Size = 0
-    """Size of the system volume in bytes; 0: that of the image."""
+    The fields are as JSON has them, in rows and bodies. ``node_count``, ``size``, ``schedule`` and
+    ``chosen`` are what some of them mean. One that is no request of a job or a command raises
+    InvalidSpec when it is made, if there can be no such lab; of the others ``check`` does.
+    """
 
-    def __post_init__(self) -> None:
-        if self.memory < 384 * MIB:
-            raise InvalidSpec(
-                f"{format_size(self.memory)} of memory is too little for a node",
-                hint="give at least 384M; 768M is the default",
-            )
-        if self.memory % MIB:
-            raise InvalidSpec("a node's memory must be whole MiB", hint="such as 768M")
-        if not 1 <= self.cpus <= 64:
-            raise InvalidSpec(f"a node has 1 to 64 CPUs, not {self.cpus}")
-        if self.disk and self.disk % MIB:
-            raise InvalidSpec("a node's disk must be whole MiB", hint="such as 8G")
+    LATER: ClassVar[tuple[str, ...]] = ("dataset", "options")
 
-
-@dataclass(frozen=True)
-class LabSpec:
-    """A requested lab: the declaration from which lab.toml, flags and pools take their keys."""
-
-    blueprint: Annotated[str, Key("a text such as pxc", text)]
+    blueprint: Annotated[str, Meta(pattern=WORD, examples=["pxc"])]
     """How the nodes become a cluster."""
-    name: Annotated[str, Key("a text such as shop", text)] = ""
+    name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME, examples=["shop"])] = ""
     """Empty: the first free one made from the blueprint's."""
-    # None only until __post_init__.
-    nodes: Annotated[int, Key("a whole number", number)] = cast("int", None)
-    """How many nodes there are; left out: the blueprint's own number."""
-    engine: Annotated[str, Key("a text such as mariadb", text)] = ""
+    nodes: Annotated[
+        int,
+        Meta(ge=1, le=NODES_LIMIT),
+        EMPTY,
+        Meta(description="Default: the blueprint's; 3 for a cluster."),
+    ] = 0
+    """As requested; 0: the blueprint's own number."""
+    engine: Annotated[str, EMPTY, Meta(pattern=ENGINE, examples=["mariadb:10.11"])] = ""
     """The required engine; empty: the blueprint's own choice."""
-    size: Given[NodeSize] = NodeSize()
-    """Of each node; its fields are keys next to these."""
-    ttl: Lease = None
-    """The lease in seconds; None: no lease."""
-    profile: Annotated[str, Key("a profile such as balanced", text)] = ""
+    memory: Annotated[
+        Bytes,
+        Meta(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
+    ] = _USUAL.memory
+    cpus: Annotated[int, Meta(ge=1, le=64, description="Of a node.")] = _USUAL.cpus
+    disk: Annotated[
+        Bytes,
+        Meta(
+            ge=0,
+            le=_TERABYTE,
+            multiple_of=MIB,
+            description=f"Of a node, {IN_BYTES}; 0: the image's.",
+        ),
+    ] = _USUAL.disk
+    ttl: Annotated[Ttl | None, Meta(description=f"The lease, {IN_SECONDS}.")] = None
+    """None: no lease."""
+    profile: Annotated[str, EMPTY, Meta(pattern=WORD, examples=["balanced"])] = ""
     """The name of the profile; empty: that of the settings."""
-    snapshots: Annotated[Schedule, Key("a schedule such as hourly:24,daily:7", _schedule)] = NONE
-    """The schedule by which snapshots are taken."""
-    image: Annotated[str, Key("the key of an image", text)] = ""
-    """The key of the required image; empty: that of the engine's recipe as it is now."""
-    dataset: Annotated[str, Key("a dataset such as shop or shop@2", text)] = ""
-    """The data that the nodes begin with: a dataset's latest version, or the one after @; with an
-    engine, the latest one on that."""
-    options: Given[Options] = options.NONE
-    """What differs from the defaults of the blueprint; its fields are keys next to these."""
-    accept_pooled_name: Given[bool] = False
-    """Whether a lab of a service's warm pool, whose name differs from ``name``, is accepted."""
+    snapshots: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            max_length=100,
+            description="A schedule, such as hourly:24,daily:7.",
+            examples=["hourly:24"],
+        ),
+    ] = ""
+    image: Annotated[str, EMPTY, Meta(pattern=WORD, description="The key of an image.")] = ""
+    """Empty: that of the engine's recipe as it is now."""
+    dataset: Annotated[
+        str,
+        EMPTY,
+        Meta(
+            pattern=DATASET,
+            description="The data that the nodes begin with: one version, or the latest; on"
+            " the engine, if one is given.",
+            examples=["shop", "shop@2"],
+        ),
+    ] = ""
+    options: Annotated[
+        dict[str, Any],
+        EMPTY,
+        Meta(
+            max_length=32,
+            description="What differs from the defaults of the blueprint. The names are those of"
+            " lab.toml, each with one form: `delay` is a number of seconds; `on`, `set` and"
+            " `node` are lists of texts; files are their content: `my_cnf` is a list of"
+            " `{text, role}`, `init` a text; `user` is a list of `{name, scope, native,"
+            " caching_sha2}`, with what servers keep of a password.",
+            examples=[
+                {
+                    "topology": "chain",
+                    "semi_sync": True,
+                    "delay": 3600,
+                    "on": ["n3"],
+                    "set": ["max_connections=50"],
+                    "node": ["n2=mariadb:10.11"],
+                }
+            ],
+        ),
+    ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name:
-            check_lab_name(self.name)
-        if self.dataset:
-            parse_dataset(self.dataset)
-            if self.image or self.options.node:
-                raise InvalidSpec(
-                    f"the dataset {self.dataset} has an image of its own, for all servers",
-                    hint="leave out the image and the engines of nodes",
-                )
-        if cast("int | None", self.nodes) is None:
-            object.__setattr__(self, "nodes", BLUEPRINTS.get(self.blueprint, _NODES))
-        if not 1 <= self.nodes <= NODES_LIMIT:
-            raise InvalidSpec(
-                f"a lab has 1 to {NODES_LIMIT} nodes, not {self.nodes}",
-                hint="an odd number keeps a majority when a node is lost",
-            )
+        # A request is checked by who acts on it: rows of newer versions, which may say what is not
+        # known here, are read as well.
+        if type(self) is LabSpec:
+            self.check()
+
+    def __repr__(self) -> str:
+        """As of all requests, but with the names of options: some keep hashes of passwords."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["options"] = list(self.options)
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+    def check(self) -> None:
+        """Raise InvalidSpec if there can be no such lab."""
+        _ = self.size, self.schedule  # each raises if it cannot be
+        sizes.check(
+            name=self.name,
+            nodes=self.node_count,
+            image=self.image,
+            dataset=self.dataset,
+            engines=bool(self.chosen.node),
+        )
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes; the blueprint may plan others, such as a proxy."""
+        return self.nodes or BLUEPRINTS.get(self.blueprint, _NODES)
+
+    @cached_property
+    def size(self) -> NodeSize:
+        """What each node gets; raises InvalidSpec."""
+        return NodeSize(self.memory, self.cpus, self.disk)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule by which snapshots are taken; raises InvalidSpec."""
+        return schedule.parse(self.snapshots)
+
+    @cached_property
+    def chosen(self) -> Options:
+        """The options; raises InvalidSpec if this version does not know them."""
+        return options.of(self.options)
+
+    @classmethod
+    def of(cls, spec: LabSpec, **more: Any) -> Self:
+        """What ``spec`` says, as one of this kind; ``more``: further fields. Raises InvalidSpec.
+
+        What can be said in several ways, such as the usual number of nodes, is said in one.
+        """
+        names = [name for name in cls.__struct_fields__ if name in spec.__struct_fields__]
+        said = {name: getattr(spec, name) for name in names}
+        said |= {
+            "nodes": spec.node_count,
+            "snapshots": str(spec.schedule),
+            "options": spec.chosen.said,
+        }
+        return cls(**{**said, **more})

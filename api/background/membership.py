@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
 import psycopg
+from msgspec.structs import replace
 from sqlalchemy.engine import URL
 
 from lab.api.background.periodic import Periodic

@@ -134,7 +134,7 @@ class PoolKeeper:
         coming = Need()
         if filling is not None:
             self._jobs.cancel(filling)
-            coming = need_of(read_facts(filling, FillPool).spec)
+            coming = need_of(read_facts(filling, FillPool))
         left = [*ready, *waiting.made_ahead(ctx)]
         while left and self._would_help(ctx, coming):
             self._drop(ctx, left.pop().name, "a request needs the room")

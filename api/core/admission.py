@@ -13,7 +13,8 @@ from lab.blueprints import NodePlan, foreseen
 from lab.config.settings import Settings
 from lab.errors import ROOM_RETRY, HostUnfit, Interrupted, LimitReached
 from lab.lifecycle.nodes.standby import memory_of
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabWithNodes
 from lab.state.service import JobKind
 from lab.state.store import Store

@@ -31,12 +31,12 @@ def template_named(
     """
     if recipe is None:
         recipe = recipe_of(spec.blueprint, spec.engine) if spec.engine else ""
-    size = (spec.size.memory, spec.size.cpus, spec.size.disk)
+    size = (spec.memory, spec.cpus, spec.disk)
     profile = settings.profile_of(spec.profile).name
-    said = pinned(spec.blueprint, spec.options).of_template.said
+    said = pinned(spec.blueprint, spec.chosen).of_template.said
     # Options may be whole files, of any project: a digest of them is published.
     options = hashlib.sha256(repr(sorted(said.items())).encode()).hexdigest()[:12] if said else ""
-    return template_of(spec.blueprint, recipe, spec.nodes, size, profile, dataset, options)
+    return template_of(spec.blueprint, recipe, spec.node_count, size, profile, dataset, options)
 
 
 def latest(fleet: Fleet, spec: LabSpec, own: Sequence[Version], project: str | None) -> str:

@@ -16,8 +16,9 @@ from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema, core_schema
 
+from lab import request as requests
 from lab.api.http import units
-from lab.requests import request as requests
+from lab.request import FieldMark, Request
 from lab.requests.datasets import CreateDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate
@@ -32,7 +33,6 @@ from lab.requests.labs import (
     RunProgram,
     UpgradeLab,
 )
-from lab.requests.request import FieldMark, Request
 from lab.requests.snapshots import ChangeSnapshot, TakeSnapshot
 from lab.requests.tokens import CreateToken
 from lab.values import dataclass

@@ -23,7 +23,7 @@ from lab.api.http.answers import Answer, answer, model
 from lab.api.http.auth import Caller
 from lab.api.http.units import SecondsInQuery
 from lab.errors import LimitReached
-from lab.requests.request import IN_SECONDS
+from lab.request import IN_SECONDS
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord
 from lab.values import dataclass

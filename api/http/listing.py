@@ -21,7 +21,7 @@ from lab.api.http.auth import Caller
 from lab.api.http.lab_answer import lab_answer, lab_of
 from lab.fleet.known import Known
 from lab.observe.states import NODE_STATES, ListedState
-from lab.requests.request import Request
+from lab.request import Request
 from lab.state.records import LabWithNodes
 from lab.values import dataclass
 from lab.views.labs import Lab, LabView
@@ -243,7 +243,7 @@ def _elsewhere(name: str, found: Known) -> Item:
     try:
         lab, state = msgspec.convert(found.view, Lab), found.state
     except msgspec.ValidationError:
-        lab, state = Lab(name, "unknown", "unknown", "", "unknown", ()), "unknown"
+        lab, state = Lab(name, "unknown", "", "unknown", (), blueprint="unknown"), "unknown"
     if state not in _STATES:
         state = "unknown"
     if any(node.state not in NODE_STATES for node in lab.nodes):

@@ -19,7 +19,7 @@ from lab.api.http import units
 from lab.api.http.bodies import limits
 from lab.errors import NotFound
 from lab.names import FLEET_HOST
-from lab.requests.request import FieldMark, Request, body_fields
+from lab.request import FieldMark, Request, body_fields
 
 R = TypeVar("R", bound=Request)
 

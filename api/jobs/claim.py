@@ -24,7 +24,7 @@ def claim(core: Core, job: JobRecord, request: CreateLab) -> str:
     fitting = [
         pool
         for pool in core.pool.pools
-        if not request.cold and pools.serves(core.settings, pool.spec, request.spec)
+        if not request.cold and pools.serves(core.settings, pool.spec, request)
     ]
     for pool in fitting:
         while name := core.pool.pop(pool.name):

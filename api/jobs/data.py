@@ -8,7 +8,7 @@ from lab.api.core.captures import elsewhere, others
 from lab.api.core.core import Core
 from lab.errors import NotFound
 from lab.names import parse_dataset
-from lab.requests.labs import ClusterRequest
+from lab.spec import LabSpec
 from lab.state.records import ImageRecord
 from lab.state.service import JobRecord, JobState
 from lab.state.store import Store
@@ -93,7 +93,7 @@ def check_image(store: Store, project: str | None, which: str) -> None:
 def check_data(
     store: Store,
     project: str | None,
-    request: ClusterRequest,
+    request: LabSpec,
     *,
     images: Collection[str] = (),
     fetched: bool = False,
@@ -118,12 +118,12 @@ def check_data(
         raise NotFound(f"there is no dataset {request.dataset!r}", hint=LISTS_DATASETS)
 
 
-def check_fleet_data(core: Core, project: str | None, request: ClusterRequest) -> None:
+def check_fleet_data(core: Core, project: str | None, request: LabSpec) -> None:
     """As ``check_data``; what other hosts of the fleet have can be fetched."""
     fleet, images, there = core.fleet, set[str](), False
     if fleet is not None:
         images = {key for host in others(fleet) for key in host.facts.images}
-        there = bool(elsewhere(fleet, request.spec, project))
+        there = bool(elsewhere(fleet, request, project))
     check_data(core.store, project, request, images=images, fetched=there)
 
 

@@ -39,7 +39,7 @@ from lab.lifecycle.images.provenance import read_provenance
 from lab.names import parse_dataset
 from lab.requests.archives import ImportOptions
 from lab.requests.images import BuildTemplate
-from lab.requests.labs import ClusterRequest, CreateLab
+from lab.requests.labs import CreateLab
 from lab.spec import LabSpec
 from lab.texts import harmless
 from lab.wait import Deadline
@@ -67,29 +67,28 @@ class Broken(HostUnfit):
     """The connection to the other host ended before the archive did."""
 
 
-def fetch(ctx: Context, fleet: Fleet, request: ClusterRequest, project: str | None) -> None:
+def fetch(ctx: Context, fleet: Fleet, request: LabSpec, project: str | None) -> None:
     """Have what a lab is cloned from here, as far as another host can give it.
 
     ``project``: whose datasets may be used; None: all. What no host gives is made here, as without
     a fleet. Raises HostUnfit for a dataset that could not be fetched.
     """
-    spec = request.spec
     with suppress(Unreachable):  # then as it was known last
         fleet.refresh()
-    if spec.image:
-        _images(ctx, fleet, [spec.image], "")
-    if spec.dataset:
-        _dataset(ctx, fleet, spec, project)
+    if request.image:
+        _images(ctx, fleet, [request.image], "")
+    if request.dataset:
+        _dataset(ctx, fleet, request, project)
     has = {key for host in others(fleet) for key in host.facts.images}
-    found = lacking(ctx, spec, has)
+    found = lacking(ctx, request, has)
     if not found.template:
         return
-    owned = [one for one in versions(ctx.home, ctx.store) if fits(spec, one, project)]
-    dataset = max(owned, key=_number).at if spec.dataset and owned else ""
-    named = template_named(ctx.settings, spec, dataset)
+    owned = [one for one in versions(ctx.home, ctx.store) if fits(request, one, project)]
+    dataset = max(owned, key=_number).at if request.dataset and owned else ""
+    named = template_named(ctx.settings, request, dataset)
     _images(ctx, fleet, found.images, named)
     if not (isinstance(request, CreateLab) and request.cold):
-        cluster = BuildTemplate.of(replace(spec, name="", ttl=None, dataset=dataset))
+        cluster = BuildTemplate.of(request, name="", ttl=None, dataset=dataset, with_ram=False)
         _template(ctx, fleet, cluster, named, project)
 
 
@@ -118,7 +117,7 @@ def _template(
     plain = msgspec.to_builtins(cluster)
     what = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     with fleet.one_at_a_time(f"template {what}", ctx.progress.halt):
-        found: Lacking = lacking(ctx, cluster.spec)
+        found: Lacking = lacking(ctx, cluster)
         if found.images or not found.template or not hosts:
             return
         check_quota(ctx)  # before all of it has come

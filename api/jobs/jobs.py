@@ -42,9 +42,10 @@ from lab.errors import Conflict, HostUnfit, Interrupted, LabError, NotReady
 from lab.lifecycle.datasets.load import loader_size
 from lab.lifecycle.nodes.inspect import running_nodes
 from lab.progress import Event
+from lab.request import Request
 from lab.requests.datasets import CreateDataset, RefreshDataset
-from lab.requests.labs import BranchLab, ClusterRequest, CreateLab, FillPool
-from lab.requests.request import Request
+from lab.requests.labs import BranchLab, CreateLab, FillPool
+from lab.spec import LabSpec
 from lab.state.jobs import OPEN
 from lab.state.service import JobRecord, JobState
 from lab.units import format_duration
@@ -294,7 +295,9 @@ class Jobs:
             if made.state == "failed":
                 raise _kept(made.name)
             return made.name  # ready; the service was killed before it recorded that
-        if isinstance(request, ClusterRequest):  # its dataset may be another's by now
+        if isinstance(request, LabSpec):
+            request.check()
+            # Its dataset may be another's by now.
             check_fleet_data(core, project_of(core, job), request)
         need = self._need(job, request)
         if need is None:
@@ -312,8 +315,8 @@ class Jobs:
 
     def _need(self, job: JobRecord, request: Request) -> Need | None:
         """The resources that a job must be admitted for; None if it needs none."""
-        if isinstance(request, ClusterRequest):
-            return need_of(request.spec)
+        if isinstance(request, LabSpec):
+            return need_of(request)
         if guests := stored.guests_of(job):
             return sum(map(need_of_guest, guests), Need())
         if isinstance(request, CreateDataset | RefreshDataset):  # of an earlier version
@@ -361,7 +364,7 @@ class Jobs:
             ) as ctx,
         ):
             try:
-                if isinstance(request, ClusterRequest) and core.fleet is not None:
+                if isinstance(request, LabSpec) and core.fleet is not None:
                     project = project_of(core, job)
                     fetch(ctx, core.fleet, request, project)
                     check_data(self._store, project, request)

@@ -46,14 +46,13 @@ def place(
     placements. ``project``: whose datasets it may have; None: all. Raises KeyReused,
     Conflict, InvalidSpec, HostUnfit.
     """
-    spec = request.spec
-    dataset = latest(fleet, spec, versions(core.settings.home, core.store), project)
+    dataset = latest(fleet, request, versions(core.settings.home, core.store), project)
     wanted = Placement(
         job=job.id, kind=job.kind, lab=request.name, project=job.project, token=job.token,
         key=job.key, digest=job.digest, request=dict(job.request),
         needs=Needs(
-            need_of(spec).memory, request.host, dataset=spec.dataset, project=project,
-            template=template_named(core.settings, spec, dataset),
+            need_of(request).memory, request.host, dataset=request.dataset, project=project,
+            template=template_named(core.settings, request, dataset),
         ),
         again=request.on_host_lost == "recreate",
     )  # fmt: skip
@@ -119,7 +118,9 @@ def spec_of(placed: Placement) -> LabSpec:
     """The lab that an open job is to create, as far as this version knows what was requested."""
     for request in (placed.request, {**placed.request, "options": {}}):
         with suppress(LabError):
-            return _read(placed, request).spec
+            found = _read(placed, request)
+            found.check()
+            return found
     return LabSpec("single")
 
 

@@ -22,7 +22,8 @@ from lab.lifecycle.service.usage import KeptSnapshots, Snapshots, Taken, dataset
 from lab.names import CaptureRef
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import BranchLab, CreateLab, UpgradeLab
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabRecord, LabWithNodes
 from lab.state.service import JobRecord, TokenRecord
 from lab.units import MIB, format_size
@@ -191,7 +192,7 @@ def check_quota(
     Record the job in the same transaction, so that no other passes meanwhile.
     """
     limits = (token.max_labs, token.max_nodes, token.max_memory, token.max_cpus, token.max_disk)
-    if limits == (None,) * len(limits) and not spec.snapshots.keep:
+    if limits == (None,) * len(limits) and not spec.schedule.keep:
         return
     found = _all(core, token.project, taken)
     for job, (name, wanted) in coming.items():  # in place of what is known of it so far
@@ -199,7 +200,7 @@ def check_quota(
         found[job] = _wanted(wanted)
     labs = [*found.values(), _wanted(spec)]
     _check_labs(core, token.project, token, labs, added="this lab")
-    if spec.snapshots.keep:
+    if spec.schedule.keep:
         most = max_snapshots(core, token)
         _check(token.project, "snapshots", most, sum(one.snapshots for one in labs))
 
@@ -319,7 +320,7 @@ def _check(
 
 
 def _wanted(spec: LabSpec) -> Taken:
-    return Taken(foreseen(spec), kept_by(spec.snapshots))
+    return Taken(foreseen(spec), kept_by(spec.schedule))
 
 
 def _all(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
@@ -357,7 +358,7 @@ def _labs_of(core: Core, project: str, taken: Snapshots) -> dict[str, Taken]:
             made[lab.job] += 1
     for job in jobs:
         if job.kind == "create" and not made[job.id]:
-            found[job.id] = _wanted(read_facts(job, CreateLab).spec)
+            found[job.id] = _wanted(read_facts(job, CreateLab))
     for job, asked in branching:
         if job.lab in found:
             branch = Taken(found[job.lab].plans)
@@ -376,7 +377,7 @@ def _elsewhere(core: Core, project: str) -> dict[str, Taken]:
             try:
                 lab = msgspec.convert(one.view, Lab)
             except msgspec.ValidationError:  # of another version of this program
-                lab = Lab(name, "single", "", "", "unknown", ())
+                lab = Lab(name, "", "", "unknown", (), blueprint="single")
             (plan, *_) = foreseen(LabSpec(lab.blueprint))
             size = NodeSize(lab.memory, lab.cpus, lab.disk or 0)
             plans = [replace(plan, size=size)] * max(1, len(lab.nodes))

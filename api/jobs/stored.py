@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lab import request as requests
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
-from lab.requests import request as requests
+from lab.request import Request
 from lab.requests.datasets import CreateDataset
-from lab.requests.labs import ClusterRequest, CreateLab, FillPool
-from lab.requests.request import Request
-from lab.spec import NodeSize
+from lab.requests.labs import CreateLab, FillPool
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobRecord, TokenRecord
 
@@ -88,7 +89,7 @@ def read_facts(job: JobRecord, kind: type[R]) -> R:
 def facts(request: Request) -> dict[str, Any]:
     """What others than its job need of a request, as JSON for the row of the job."""
     found = {name: value for name, value in plain(request).items() if name not in request.LARGE}
-    if isinstance(request, ClusterRequest) and request.options:
+    if isinstance(request, LabSpec) and request.options:
         own = request.options.items()
         found["options"] = {name: value for name, value in own if name not in _LARGE_OPTIONS}
     return found

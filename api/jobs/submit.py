@@ -19,8 +19,8 @@ from lab.api.jobs.work import KINDS
 from lab.api.telemetry.current import TRACEPARENT
 from lab.errors import Busy, InvalidSpec, LimitReached
 from lab.fleet import ids
-from lab.requests.request import Request
-from lab.spec import NodeSize
+from lab.request import Request
+from lab.sizes import NodeSize
 from lab.state.service import JobKind, JobRecord, NewJob, TokenRecord
 from lab.units import format_size
 

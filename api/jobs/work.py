@@ -30,6 +30,7 @@ from lab.lifecycle.perform import perform
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import held, lock
 from lab.names import CaptureRef, Owner, parse_dataset
+from lab.request import Request
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
@@ -52,7 +53,6 @@ from lab.requests.labs import (
     UpgradeLab,
     WakeLab,
 )
-from lab.requests.request import Request
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
 from lab.state.records import LabRecord
 from lab.state.service import JobKind, JobRecord

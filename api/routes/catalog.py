@@ -188,16 +188,17 @@ def submit_delete_image(jobs: Jobs, caller: Caller, which: str, if_match: str | 
 
 
 def _build_template(jobs: Jobs, caller: Caller, asked: BuildTemplate, key: str | None) -> JobRecord:
-    request = replace(asked, nodes=asked.spec.nodes)
+    asked.check()
+    request = replace(asked, nodes=asked.node_count)
     core = jobs.core
     check_fleet_data(core, caller.project, request)
     there = added.families(core.settings.home.engines)
-    guests = [node.size for node in planned(request.spec, there)]
-    core.settings.profile_of(request.spec.profile)
+    guests = [node.size for node in planned(request, there)]
+    core.settings.profile_of(request.profile)
     job = new_job(caller.token, request, key=key, guests=guests)
 
     def check() -> None:
-        core.admission.check(need_of(request.spec))
+        core.admission.check(need_of(request))
         check_guests(core, caller.token, job.project, guests, added="this template's nodes")
 
     return submit(jobs, job, check)

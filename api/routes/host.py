@@ -76,8 +76,8 @@ def _pools(core: Core) -> tuple[PoolView, ...]:
         PoolView(
             name=pool.name,
             blueprint=pool.spec.blueprint,
-            nodes=pool.spec.nodes,
-            memory=pool.spec.size.memory,
+            nodes=pool.spec.node_count,
+            memory=pool.spec.memory,
             count=pool.count,
             ready=ready[pool.name],
             hits=requests[pool.name][0],

@@ -188,17 +188,17 @@ def requested(core: Core, caller: Caller, asked: CreateLab) -> CreateLab:
     """``asked`` as a job's request, with its lease; raises InvalidSpec, LimitReached."""
     ttl = asked.ttl or asked.heartbeat or default_ttl(core, caller)
     check_ttl(core, caller, max(ttl, asked.heartbeat or 0.0))
-    given = replace(asked, ttl=ttl, owner=caller.token.name)
-    request = replace(given, nodes=given.spec.nodes)
+    asked.check()
+    request = replace(asked, nodes=asked.node_count, ttl=ttl, owner=caller.token.name)
     check_fleet_data(core, caller.project, request)
-    planned(request.spec, added.families(core.settings.home.engines))
-    core.settings.profile_of(request.spec.profile)
+    planned(request, added.families(core.settings.home.engines))
+    core.settings.profile_of(request.profile)
     return request
 
 
 def counted(core: Core, caller: Caller, spec: LabSpec) -> Snapshots:
     """The snapshots that count for the caller's quotas, if ``spec`` is limited by them."""
-    limited = caller.token.max_disk is not None or spec.snapshots.keep
+    limited = caller.token.max_disk is not None or spec.schedule.keep
     return snapshots_of(core, caller.token.project) if limited else UNLIMITED
 
 
@@ -211,7 +211,7 @@ def submit_placed(
     """
     core = jobs.core
     request = requested(core, caller, asked)
-    taken = counted(core, caller, request.spec)
+    taken = counted(core, caller, request)
     if caller.token.scope != "admin":
         core.limits.submissions.use(caller.token.id)
 
@@ -221,7 +221,7 @@ def submit_placed(
         check_kept(core, caller.token, [len(json.dumps(one.request)) for one in own])
         ours = [one for one in unfinished if one.project == caller.token.project]
         coming = {one.job: (one.lab, placing.spec_of(one)) for one in ours}
-        check_quota(core, caller.token, request.spec, taken, coming)
+        check_quota(core, caller.token, request, taken, coming)
 
     placed, host = placing.place(
         core, fleet, new_job(caller.token, request, key=key), request, check, caller.project
@@ -292,18 +292,17 @@ def submit_create(jobs: Jobs, caller: Caller, asked: CreateLab, key: str | None)
             hint="leave out host and on_host_lost",
         )
     request = requested(core, caller, asked)
-    spec = request.spec
     job = new_job(caller.token, request, key=key)
-    taken = counted(core, caller, spec)
+    taken = counted(core, caller, request)
 
     def check() -> None:
-        core.admission.check(need_of(spec))
-        check_quota(core, caller.token, spec, taken)
-        if spec.name and core.store.labs.find(spec.name):
+        core.admission.check(need_of(request))
+        check_quota(core, caller.token, request, taken)
+        if (name := request.name) and core.store.labs.find(name):
             raise Conflict(
-                f"lab {spec.name} exists already",
-                hint=f"choose another name; `lab down {spec.name}`, or DELETE"
-                f" /v1/labs/{spec.name}, removes it",
+                f"lab {name} exists already",
+                hint=f"choose another name; `lab down {name}`, or DELETE /v1/labs/{name},"
+                " removes it",
             )
 
     return submit(jobs, job, check)

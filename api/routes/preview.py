@@ -24,10 +24,9 @@ router = APIRouter(prefix="/v1", tags=["labs"], route_class=Route)
 def preview_lab(core: CoreOf, caller: User, asked: FromBody[CreateLab]) -> Answer:
     """What `POST /v1/labs` would create now; refused in the same cases. Ignores warm pools."""
     request = requested(core, caller, asked)
-    spec = request.spec
-    need = need_of(spec)
+    need = need_of(request)
     core.admission.check(need)
-    check_quota(core, caller.token, spec, counted(core, caller, spec))
+    check_quota(core, caller.token, request, counted(core, caller, request))
     with core.contexts.use() as ctx:
         found = preview(ctx, request)
     if shortage := core.admission.short(need):

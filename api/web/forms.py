@@ -10,16 +10,16 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from msgspec.structs import replace
 from pydantic import ValidationError
 
+from lab import request
 from lab.api.http import bodies
 from lab.api.http.units import OURS
 from lab.blueprints import BLUEPRINTS, blueprint
 from lab.errors import InvalidSpec
 from lab.options import Options
-from lab.requests import request
+from lab.request import Request
 from lab.requests.datasets import CreateDataset
 from lab.requests.images import BuildImage
 from lab.requests.labs import BranchLab, ChangeLab, CreateLab, RollBack
-from lab.requests.request import Request
 from lab.requests.snapshots import TakeSnapshot
 from lab.units import parse_duration
 from lab.values import dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from importlib import import_module
-from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
 
 from lab.config import enginefile
 from lab.config.profile import EngineProfile
@@ -20,10 +20,13 @@ from lab.guest.seed import SeedFile
 from lab.marks import Public, public
 from lab.names import node_name
 from lab.options import Options
-from lab.spec import BLUEPRINTS, LabSpec, NodeSize
+from lab.sizes import BLUEPRINTS, NodeSize
 from lab.suggest import did_you_mean
 from lab.values import dataclass
 from lab.wait import Deadline
+
+if TYPE_CHECKING:
+    from lab.spec import LabSpec
 
 __all__ = ["BLUEPRINTS"]
 
@@ -530,7 +533,7 @@ def blueprint(name: str) -> Blueprint:
 
 def blueprint_of(spec: LabSpec) -> Blueprint:
     """The blueprint of a lab, with its options; raises InvalidSpec."""
-    return with_options(spec.blueprint, spec.options, spec.nodes)
+    return with_options(spec.blueprint, spec.chosen, spec.node_count)
 
 
 def with_options(blueprint_name: str, options: Options, nodes: int) -> Blueprint:
@@ -550,7 +553,7 @@ def foreseen(spec: LabSpec) -> tuple[NodePlan, ...]:
     try:
         return planned(spec)
     except InvalidSpec:
-        names = (node_name(number) for number in range(1, spec.nodes + 1))
+        names = (node_name(number) for number in range(1, spec.node_count + 1))
         return tuple(NodePlan(name, "", spec.size) for name in names)
 
 

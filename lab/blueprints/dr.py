@@ -48,7 +48,7 @@ from lab.errors import CommandFailed, InvalidSpec, NotReady
 from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import NODES_LIMIT, NodeSize
+from lab.sizes import NODES_LIMIT, NodeSize
 from lab.values import dataclass
 from lab.wait import Deadline, attempts
 

@@ -34,7 +34,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.values import dataclass
 
 _NAMESPACE = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")

@@ -45,7 +45,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import CommandFailed, Conflict, InvalidSpec, NotFound, NotReady
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.values import dataclass
 from lab.wait import Deadline, attempts
 

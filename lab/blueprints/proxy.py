@@ -19,7 +19,7 @@ from lab.guest import network
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Options
-from lab.spec import NODES_LIMIT, NodeSize
+from lab.sizes import NODES_LIMIT, NodeSize
 from lab.units import MIB
 from lab.values import dataclass
 

@@ -48,7 +48,7 @@ from lab.guest.network import inner_address
 from lab.guest.seed import SeedFile
 from lab.names import node_name
 from lab.options import Topology
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.units import format_duration
 from lab.values import dataclass
 from lab.wait import Deadline

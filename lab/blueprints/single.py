@@ -22,7 +22,7 @@ from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.seed import SeedFile
 from lab.names import node_name
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.values import dataclass
 
 _ENGINES = {"mariadb": "MariaDB", "mysql": "MySQL"}

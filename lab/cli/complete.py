@@ -156,7 +156,7 @@ def proxies(incomplete: str) -> list[str]:
 
 def identities(incomplete: str) -> list[str]:
     """Whose identity the servers of a branch have."""
-    from lab.spec import IDENTITIES
+    from lab.names import IDENTITIES
 
     return [name for name in IDENTITIES if name.startswith(incomplete)]
 

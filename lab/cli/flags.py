@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -17,8 +17,8 @@ import typer
 from lab.cli import complete
 from lab.cli.terminal.output import FORMATS
 from lab.errors import InvalidSpec
+from lab.names import IDENTITIES, Identity
 from lab.options import PROXY_NAMES, TOPOLOGIES
-from lab.spec import IDENTITIES, Identity
 from lab.units import parse_duration, parse_size
 from lab.values import dataclass
 
@@ -414,13 +414,15 @@ def on_engine(spec: LabSpec, engine: str, added: Mapping[str, str] | None = None
     ``added``: the engines that were added to this host; None if a service elsewhere is meant, which
     knows its own. Raises InvalidSpec.
     """
+    from msgspec import structs
+
     from lab.blueprints import blueprint
     from lab.config import enginefile
 
     if added is not None:
         wanted = blueprint(spec.blueprint).engines
         enginefile.recipe(engine, wanted, spec.blueprint, added)
-    return replace(spec, engine=engine)
+    return structs.replace(spec, engine=engine)
 
 
 def expand(verb: Callable[..., T]) -> Callable[..., T]:
@@ -452,9 +454,10 @@ def expand(verb: Callable[..., T]) -> Callable[..., T]:
 
 def creation_of(spec: LabSpec, creation: Creation, *, exist_ok: bool = False) -> CreateLab:
     """The request for a lab; ``exist_ok``: or for the one that exists already."""
-    from lab.requests.labs import ClusterRequest, CreateLab, EnsureLab
+    from lab.requests.labs import CreateLab, EnsureLab
+    from lab.spec import LabSpec
 
-    own = set(CreateLab.__struct_fields__) - set(ClusterRequest.__struct_fields__)
+    own = set(CreateLab.__struct_fields__) - set(LabSpec.__struct_fields__)
     given = {flag: value for flag, value in vars(creation).items() if flag in own}
     return (EnsureLab if exist_ok else CreateLab).of(spec, **given)
 

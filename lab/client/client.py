@@ -19,6 +19,7 @@ from lab.config.labfile import KEYS, LabValues, merge
 from lab.errors import InvalidSpec, NotFound, NotReady
 from lab.lifecycle.nodes.ssh import SshLogin
 from lab.progress import Listener
+from lab.request import Request, body_of
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
@@ -34,7 +35,6 @@ from lab.requests.labs import (
     UpgradeLab,
     power,
 )
-from lab.requests.request import Request, body_of
 from lab.schedule import ORIGIN
 from lab.spec import LabSpec
 from lab.views.catalog import EngineView, ImageView, TemplateView

@@ -15,8 +15,8 @@ from lab.client.run import run, settable
 from lab.client.transport import Wire, path_of
 from lab.client.tunnel import open_socket
 from lab.progress import Listener, ignore
+from lab.request import Request
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
-from lab.requests.request import Request
 from lab.views.datasets import DatasetView, PersonalColumn, UploadView
 
 

@@ -13,6 +13,7 @@ from lab.client.models import Job, dataset_of, datasets_of, read, read_lab
 from lab.client.transport import Answer, Wire, path_of
 from lab.errors import HostUnfit, LabError, LimitReached, NotFound
 from lab.progress import Listener
+from lab.request import Request, body_fields, body_of
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
@@ -36,7 +37,6 @@ from lab.requests.labs import (
     UpgradeLab,
     WakeLab,
 )
-from lab.requests.request import Request, body_fields, body_of
 from lab.requests.snapshots import (
     ChangeSnapshot,
     DeleteSnapshot,

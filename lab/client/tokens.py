@@ -5,7 +5,7 @@ from __future__ import annotations
 from lab.client.models import read
 from lab.client.transport import Wire, path_of
 from lab.lifecycle.service.token import chosen
-from lab.requests.request import body_of
+from lab.request import body_of
 from lab.requests.tokens import CreateToken
 from lab.views.tokens import MadeToken, TokenView
 

@@ -15,36 +15,44 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
+from lab import schedule, sizes
 from lab.config import tomlfile
 from lab.errors import InvalidSpec
-from lab.keys import Keys, keys, parse
+from lab.keys import Key, Keys, keys, number, parse, text
 from lab.options import OptionFile, Options, ProxyName, Topology
-from lab.schedule import Schedule
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.units import Lease
 from lab.users import User
+
+if TYPE_CHECKING:
+    from lab.spec import LabSpec
 
 FILE_NAME = "lab.toml"
 
-_OF_NODES = keys(NodeSize)
-_OPTIONS = keys(Options)
-KEYS: Keys = {**keys(LabSpec), **_OF_NODES, **_OPTIONS}
-"""What can be written down of a lab."""
+
+def _schedule(value: object) -> str:
+    return str(schedule.parse(text(value)))
 
 
-class LabValues(TypedDict, total=False):
+# How fields of ``LabSpec`` are written down. Not said there: settings and `lab ls` read keys, and
+# do without msgspec.
+class _OwnValues(TypedDict, total=False):
+    blueprint: Annotated[str, Key("a text such as pxc", text)]
+    name: Annotated[str, Key("a text such as shop", text)]
+    nodes: Annotated[int, Key("a whole number", number)]
+    engine: Annotated[str, Key("a text such as mysql:8.4", text)]
+    ttl: Lease
+    profile: Annotated[str, Key("a profile such as balanced", text)]
+    snapshots: Annotated[str, Key("a schedule such as hourly:24,daily:7", _schedule)]
+    image: Annotated[str, Key("the key of an image", text)]
+    dataset: Annotated[str, Key("a dataset such as shop or shop@2", text)]
+
+
+class LabValues(_OwnValues, total=False):
     """What was said about a lab, parsed: ``KEYS`` for the type checker, as a test ensures."""
 
-    blueprint: str
-    name: str
-    nodes: int
-    engine: str
-    ttl: float | None
-    profile: str
-    snapshots: Schedule
-    image: str
-    dataset: str
     memory: int
     cpus: int
     disk: int
@@ -62,6 +70,13 @@ class LabValues(TypedDict, total=False):
     init: str
     user: tuple[User, ...]
     node: tuple[str, ...]
+
+
+_OF_NODES = keys(NodeSize)
+_OPTIONS = keys(Options)
+_CHECKED = ("name", "nodes", "image", "dataset")
+KEYS: Keys = {**keys(_OwnValues), **_OF_NODES, **_OPTIONS}
+"""What can be written down of a lab."""
 
 
 def here() -> Path:
@@ -103,7 +118,7 @@ def name_in(directory: Path) -> str:
 
 def _check(path: Path, key: str, value: object) -> None:
     try:  # each alone, so that the message is about this key
-        spec_of({"blueprint": "any", key: value})
+        check({key: value})
     except InvalidSpec as error:
         raise InvalidSpec(f"{path}: {key}: {error.what}", hint=error.hint) from None
 
@@ -127,7 +142,20 @@ def merge(
 
 def spec_of(values: Mapping[str, Any]) -> LabSpec:
     """The lab that parsed ``values`` of ``KEYS`` describe; raises InvalidSpec."""
-    size = {key: value for key, value in values.items() if key in _OF_NODES}
-    more = {key: value for key, value in values.items() if key in _OPTIONS}
-    rest = {key: value for key, value in values.items() if key not in {**size, **more}}
-    return LabSpec(size=NodeSize(**size), options=Options(**more), **rest)
+    from lab.spec import LabSpec  # with msgspec, which reading settings does without
+
+    check(values)  # of a LabSpec, 0 nodes are the blueprint's own number
+    own = {key: value for key, value in values.items() if key not in _OPTIONS}
+    return LabSpec(**own, options=_options(values).said)
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Raise InvalidSpec if there can be no lab as parsed ``values`` of ``KEYS`` describe."""
+    NodeSize(**{key: value for key, value in values.items() if key in _OF_NODES})
+    options = _options(values)
+    own = {key: values[key] for key in _CHECKED if values.get(key) is not None}
+    sizes.check(**own, engines=bool(options.node))
+
+
+def _options(values: Mapping[str, Any]) -> Options:
+    return Options(**{key: value for key, value in values.items() if key in _OPTIONS})

@@ -11,18 +11,23 @@ Every command reads settings, and only the service has pools: so their files are
 read when it starts.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from lab import options
 from lab.errors import InvalidSpec
 from lab.keys import Given, Key, Keys, WrongType, keys, matching, parse_all, within
 from lab.options import OptionFile, Options
-from lab.spec import LabSpec
 from lab.values import dataclass
+
+if TYPE_CHECKING:
+    from lab.spec import LabSpec
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
@@ -43,16 +48,23 @@ class WarmPool:
 
     name: str
     """The pool's name; that of the blueprint if there is none."""
-    spec: Given[LabSpec]
-    """The labs; what can be written down of them are keys of the pool's table."""
+    values: Given[Mapping[str, Any]] = field(hash=False)
+    """What the table says of the labs: the keys of lab.toml."""
     count: Annotated[int, within(1, 100)] = 1
     """How many labs are kept ready."""
     running: Annotated[int, within(0, 100)] = 0
     """How many of these run while they wait; the others are paused."""
     my_cnf: Annotated[tuple[tuple[str, str], ...], Key("files, as [ROLE=]PATH", _named_files)] = ()
-    """The roles and paths of option files that ``spec`` lacks; see ``with_files``."""
+    """The roles and paths of option files that ``values`` lack; see ``with_files``."""
     init: Annotated[str, matching("a file of SQL", r"(?s).+")] = ""
-    """The path of the file of SQL that ``spec`` lacks."""
+    """The path of the file of SQL that ``values`` lack."""
+
+    @cached_property
+    def spec(self) -> LabSpec:
+        """The labs. Asked for by the service alone: it loads what other commands do not need."""
+        from lab.config import labfile
+
+        return labfile.spec_of(self.values)
 
 
 def all_keys() -> Keys:
@@ -88,7 +100,8 @@ def _pool(table: object) -> WarmPool:
         raise InvalidSpec(
             f"{own['name']!r} is not a name for a pool", hint="small letters, digits and hyphens"
         )
-    return WarmPool(spec=labfile.spec_of(values), **own)
+    labfile.check(values)
+    return WarmPool(values=values, **own)
 
 
 def with_files(pools: Sequence[WarmPool], config: Path) -> tuple[WarmPool, ...]:
@@ -100,14 +113,16 @@ def with_files(pools: Sequence[WarmPool], config: Path) -> tuple[WarmPool, ...]:
 
 
 def _with_files(pool: WarmPool, config: Path) -> WarmPool:
-    found, key = pool.spec.options, "my_cnf"
+    found, key = dict[str, Any](), "my_cnf"
     try:
         if pool.my_cnf:
-            found = replace(found, my_cnf=options.read_files(pool.my_cnf, config.parent))
+            found[key] = options.read_files(pool.my_cnf, config.parent)
+            Options(**found)  # raises if it cannot be
         key = "init"
         if pool.init:
-            found = replace(found, init=options.read_file(pool.init, config.parent))
+            found[key] = options.read_file(pool.init, config.parent)
+            Options(**found)
     except InvalidSpec as error:
         place = f"{config}: [[serve.pool]]: {pool.name}: {key}"
         raise InvalidSpec(f"{place}: {error.what}", hint=error.hint) from None
-    return replace(pool, spec=replace(pool.spec, options=found), my_cnf=(), init="")
+    return replace(pool, values={**pool.values, **found}, my_cnf=(), init="")

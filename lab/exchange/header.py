@@ -17,7 +17,7 @@ from msgspec import Meta
 from lab.errors import InvalidSpec
 from lab.exchange.frames import LIMIT, Version
 from lab.names import ArchiveKind
-from lab.spec import NODES_LIMIT, NodeSize
+from lab.sizes import NODES_LIMIT, NodeSize
 from lab.values import dataclass
 
 Form = Literal["sparse", "changes", "stream"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.waiting import refuse_waiting
+from lab.request import Request
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
 from lab.requests.benches import CompareBench, RunBench
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
@@ -39,7 +40,6 @@ from lab.requests.labs import (
     UpgradeLab,
     WakeLab,
 )
-from lab.requests.request import Request
 from lab.requests.snapshots import (
     ChangeSnapshot,
     DeleteSnapshot,

@@ -19,7 +19,7 @@ from lab.observe.account import Account
 from lab.observe.states import NodeState, Requirement
 from lab.observe.target import Target, member_of
 from lab.observe.ways import Rows, Ways
-from lab.spec import NODES_LIMIT
+from lab.sizes import NODES_LIMIT
 from lab.values import dataclass
 from lab.wait import Deadline
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from lab.names import LAB_NAME, ArchiveKind
-from lab.requests.labs import Ttl
-from lab.requests.request import EMPTY, HOST_ONLY, Request
+from lab.request import EMPTY, HOST_ONLY, Request
+from lab.spec import Ttl
 from lab.values import dataclass
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from lab.bench.workloads import Scale, WorkloadName
 from lab.names import LAB_NAME, WORD
-from lab.requests.request import EMPTY, HOST_ONLY, LAB, Request, Seconds
+from lab.request import EMPTY, HOST_ONLY, LAB, Request, Seconds
 
 DAY = 86400.0
 THREADS_LIMIT = 256

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from lab.names import ENGINE, LAB_NAME, WORD
-from lab.requests.request import EMPTY, HOST_ONLY, FieldMark, Request
+from lab.request import EMPTY, HOST_ONLY, FieldMark, Request
 
 if TYPE_CHECKING:
     from lab.datasets.selection import Selection

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lab.requests.request import HOST_ONLY, IN_SECONDS, FieldMark, Request, Seconds
+from lab.request import HOST_ONLY, IN_SECONDS, FieldMark, Request, Seconds
 
 
 class CollectGarbage(Request, frozen=True, kw_only=True):

@@ -7,14 +7,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from lab.names import ENGINE
-from lab.requests.labs import ClusterRequest
-from lab.requests.request import HOST_ONLY, FieldMark, Request
+from lab.request import HOST_ONLY, FieldMark, Request
+from lab.spec import LabSpec
 
 
-class BuildTemplate(ClusterRequest, frozen=True, kw_only=True):
+class BuildTemplate(LabSpec, frozen=True, kw_only=True):
     """A template to build, for labs that are requested with the same fields."""
 
-    LATER = (*ClusterRequest.LATER, "with_ram")
+    LATER = (*LabSpec.LATER, "with_ram")
 
     # Unused; but they are written into rows, as of every cluster.
     name: Annotated[str, HOST_ONLY] = ""

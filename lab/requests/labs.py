@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from lab import options, schedule
 from lab.names import (
     ARGUMENT,
-    DATASET,
     ENGINE,
     LAB_NAME,
     NODE_NAME,
     ON_HOST,
     SNAPSHOT_LABEL,
-    WORD,
+    Identity,
     branch_names,
 )
-from lab.requests.request import (
-    EMPTY,
-    HOST_ONLY,
-    IN_BYTES,
-    IN_SECONDS,
-    LAB,
-    Bytes,
-    Request,
-    Seconds,
-)
+from lab.request import EMPTY, HOST_ONLY, IN_SECONDS, LAB, Request, Seconds
 from lab.schedule import ORIGIN
-from lab.spec import NODES_LIMIT, Identity, LabSpec, NodeSize
-from lab.units import MIB
+from lab.spec import LEASE_LIMIT, LabSpec, Ttl
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_USUAL = NodeSize()
-_TERABYTE = 1 << 40
-LEASE_LIMIT = 366 * 86400.0
-"""Seconds of a lease, at most."""
-
-Ttl = Annotated[Seconds, Meta(ge=10.0, le=LEASE_LIMIT, examples=["1h"])]
 Idle = Annotated[Seconds, Meta(ge=60, le=LEASE_LIMIT, examples=["30m"])]
 Asleep = Annotated[Seconds, Meta(ge=0, le=LEASE_LIMIT, examples=["10m"])] | None
 """Seconds without use after which a lab sleeps; 0: never."""
@@ -56,115 +34,10 @@ BRANCHES_LIMIT = 50
 _KEEP_SESSIONS = "Keep the client sessions in the restored RAM; by default they are ended."
 
 
-class ClusterRequest(Request, frozen=True, kw_only=True, dict=True):
-    """A cluster; fields that are left out have the defaults of `lab up`."""
-
-    LATER: ClassVar[tuple[str, ...]] = ("dataset", "options", "asleep_after")
-
-    blueprint: Annotated[str, Meta(pattern=WORD, examples=["pxc"])]
-    name: Annotated[str, EMPTY, Meta(pattern=LAB_NAME, examples=["shop"])] = ""
-    nodes: Annotated[
-        int,
-        Meta(ge=1, le=NODES_LIMIT),
-        EMPTY,
-        Meta(description="Default: the blueprint's; 3 for a cluster."),
-    ] = 0
-    engine: Annotated[str, EMPTY, Meta(pattern=ENGINE, examples=["mariadb:10.11"])] = ""
-    memory: Annotated[
-        Bytes,
-        Meta(ge=384 * MIB, le=_TERABYTE, multiple_of=MIB, description=f"Of a node, {IN_BYTES}."),
-    ] = _USUAL.memory
-    cpus: Annotated[int, Meta(ge=1, le=64, description="Of a node.")] = _USUAL.cpus
-    disk: Annotated[
-        Bytes,
-        Meta(
-            ge=0,
-            le=_TERABYTE,
-            multiple_of=MIB,
-            description=f"Of a node, {IN_BYTES}; 0: the image's.",
-        ),
-    ] = _USUAL.disk
-    ttl: Annotated[Ttl | None, Meta(description=f"The lease, {IN_SECONDS}.")] = None
-    profile: Annotated[str, EMPTY, Meta(pattern=WORD, examples=["balanced"])] = ""
-    snapshots: Annotated[
-        str,
-        EMPTY,
-        Meta(
-            max_length=100,
-            description="A schedule, such as hourly:24,daily:7.",
-            examples=["hourly:24"],
-        ),
-    ] = ""
-    image: Annotated[str, EMPTY, Meta(pattern=WORD, description="The key of an image.")] = ""
-    dataset: Annotated[
-        str,
-        EMPTY,
-        Meta(
-            pattern=DATASET,
-            description="The data that the nodes begin with: one version, or the latest; on"
-            " the engine, if one is given.",
-            examples=["shop", "shop@2"],
-        ),
-    ] = ""
-    options: Annotated[
-        dict[str, Any],
-        EMPTY,
-        Meta(
-            max_length=32,
-            description="What differs from the defaults of the blueprint. The names are those of"
-            " lab.toml, each with one form: `delay` is a number of seconds; `on`, `set` and"
-            " `node` are lists of texts; files are their content: `my_cnf` is a list of"
-            " `{text, role}`, `init` a text; `user` is a list of `{name, scope, native,"
-            " caching_sha2}`, with what servers keep of a password.",
-            examples=[
-                {
-                    "topology": "chain",
-                    "semi_sync": True,
-                    "delay": 3600,
-                    "on": ["n3"],
-                    "set": ["max_connections=50"],
-                    "node": ["n2=mariadb:10.11"],
-                }
-            ],
-        ),
-    ] = msgspec.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, spec: LabSpec, **more: Any) -> Self:
-        """The request for a lab with the specification ``spec``; ``more``: further fields."""
-        as_json = {"snapshots": str(spec.snapshots), "options": spec.options.said}
-        values = {**vars(spec), **vars(spec.size), **as_json}
-        own = {name: values[name] for name in cls.__struct_fields__ if name in values}
-        return cls(**{**own, **more})
-
-    @cached_property
-    def spec(self) -> LabSpec:
-        """The specification, parsed once; raises InvalidSpec."""
-        return LabSpec(
-            blueprint=self.blueprint,
-            name=self.name,
-            nodes=self.nodes or LabSpec(self.blueprint).nodes,
-            engine=self.engine,
-            size=NodeSize(self.memory, self.cpus, self.disk),
-            ttl=self.ttl,
-            profile=self.profile,
-            snapshots=schedule.parse(self.snapshots) if self.snapshots else schedule.NONE,
-            image=self.image,
-            dataset=self.dataset,
-            options=options.of(self.options),
-            accept_pooled_name=self.may_differ,
-        )
-
-    @property
-    def may_differ(self) -> bool:
-        """Whether the lab may have another name than ``name``."""
-        return False
-
-
-class CreateLab(ClusterRequest, frozen=True, kw_only=True):
+class CreateLab(LabSpec, frozen=True, kw_only=True):
     """A lab to create."""
 
-    LATER = (*ClusterRequest.LATER, "host", "on_host_lost")
+    LATER = (*LabSpec.LATER, "host", "on_host_lost", "asleep_after")
 
     host: Annotated[
         str,
@@ -203,11 +76,6 @@ class CreateLab(ClusterRequest, frozen=True, kw_only=True):
     ] = False
     owner: Annotated[str, HOST_ONLY] = ""
     """The token's name."""
-
-    @property
-    def may_differ(self) -> bool:
-        """See ``ClusterRequest``."""
-        return self.accept_pooled_name
 
 
 class EnsureLab(CreateLab, frozen=True, kw_only=True):

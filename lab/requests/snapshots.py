@@ -6,8 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lab.requests.labs import LabRequest, Ttl
-from lab.requests.request import HOST_ONLY, IN_SECONDS, FieldMark
+from lab.request import HOST_ONLY, IN_SECONDS, FieldMark
+from lab.requests.labs import LabRequest
+from lab.spec import Ttl
 
 
 class TakeSnapshot(LabRequest, frozen=True, kw_only=True):

@@ -7,8 +7,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from lab.names import PROJECT_NAME
-from lab.requests.labs import LEASE_LIMIT, Asleep
-from lab.requests.request import IN_BYTES, IN_SECONDS, Bytes, Request, Seconds
+from lab.request import IN_BYTES, IN_SECONDS, Bytes, Request, Seconds
+from lab.requests.labs import Asleep
+from lab.spec import LEASE_LIMIT
 from lab.state.service import Scope
 
 

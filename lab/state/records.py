@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lab import options
 from lab.names import LOOPBACK, Owner
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
 from lab.values import dataclass
 
 if TYPE_CHECKING:
     from lab.blueprints import Blueprint, NodePlan
+    from lab.spec import LabSpec
 
 LabState = Literal["creating", "ready", "stopped", "failed", "removing"]
 ImageState = Literal["building", "ready"]
@@ -61,10 +62,10 @@ def requested(spec: LabSpec, profile: str) -> dict[str, Any]:
     """The fields of ``Requested`` that ``spec`` has; ``profile``: the name of its profile."""
     return {
         "blueprint": spec.blueprint,
-        "node_count": spec.nodes,
+        "node_count": spec.node_count,
         **vars(spec.size),
         "profile": profile,
-        "options": spec.options.said,
+        "options": spec.chosen.said,
     }
 
 
@@ -335,12 +336,16 @@ class TemplateRecord(Requested):
 
 
 def _spec(record: Requested) -> LabSpec:
+    from lab.spec import LabSpec  # with msgspec, which listing labs does without
+
     return LabSpec(
         record.blueprint,
         nodes=record.node_count,
-        size=NodeSize(record.memory, record.cpus, record.disk),
+        memory=record.memory,
+        cpus=record.cpus,
+        disk=record.disk,
         profile=record.profile,
-        options=options.of(record.options),
+        options=dict(record.options),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from lab.marks import ForAdmins, HostOnly, Public, Time, public
 from lab.values import dataclass
-from lab.views.labs import PlannedNode
+from lab.views.labs import PlannedNode, RequestedView
 
 Use = Literal["current", "stale", "unused"]
 """The use of an image or a template: ``current``: the next lab of its kind is cloned from it;
@@ -16,10 +16,16 @@ Use = Literal["current", "stale", "unused"]
 
 
 @dataclass(frozen=True)
-class ImageView:
-    """An image."""
+class KeyedView:
+    """An image or a template by its key, which comes first."""
 
     key: Public[str]
+
+
+@dataclass(frozen=True)
+class ImageView(KeyedView):
+    """An image."""
+
     recipe: Public[str]
     engine: Public[str]
     engine_version: Public[str]
@@ -78,19 +84,12 @@ class EngineView:
 
 
 @dataclass(frozen=True)
-class TemplateView:
+class TemplateView(RequestedView, KeyedView):
     """A template."""
 
-    key: Public[str]
-    blueprint: Public[str]
     image: Public[str]
     """The key of its engine's image."""
     nodes: Public[int]
-    memory: Public[int]
-    """As requested for a node, in bytes."""
-    cpus: Public[int]
-    disk: Public[int | None]
-    """As requested, in bytes; null: the image's."""
     state: Public[str]
     """building, ready or broken"""
     warm: Public[bool]
@@ -100,7 +99,6 @@ class TemplateView:
     created_at: Public[Time]
     used_at: Public[Time]
     form_seconds: Public[float]
-    profile: Public[str] = ""
     use: Annotated[Use, public(values=str)] = "current"
     why: Public[str] = ""
     """Why it is broken, or why its RAM is no longer restored."""

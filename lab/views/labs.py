@@ -114,11 +114,30 @@ class NodeView:
 
 
 @dataclass(frozen=True)
-class LabView:
-    """A lab."""
+class NamedView:
+    """A lab by its name, which comes first: fields of the last base are before those of others."""
 
     name: Annotated[str, public("shop")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedView:
+    """What was requested of a lab, or of the labs of a template."""
+
     blueprint: Annotated[str, public("pxc")]
+    memory: Public[int] = 0
+    """As requested for a node, in bytes."""
+    cpus: Public[int] = 1
+    """As requested for a node."""
+    disk: Public[int | None] = None
+    """As requested, in bytes; null: the image's."""
+    profile: Public[str] = ""
+
+
+@dataclass(frozen=True)
+class LabView(RequestedView, NamedView):
+    """A lab."""
+
     engine: Public[str]
     engine_version: Public[str]
     state: Annotated[str, public(values=ListedState)]
@@ -138,15 +157,8 @@ class LabView:
     started: Public[str] = ""
     """warm or cold"""
     why_cold: Public[str] = ""
-    memory: Public[int] = 0
-    """As requested for a node, in bytes."""
-    cpus: Public[int] = 1
-    """As requested for a node."""
-    disk: Public[int | None] = None
-    """As requested, in bytes; null: the image's."""
     created_at: Public[Time] = 0.0
     expires_at: Public[Time | None] = None
-    profile: Public[str] = ""
     risks: HostOnly[tuple[str, ...]] = ()
     """What its profile may lose; empty if no commit can be lost."""
     snapshots: Public[str] = ""
@@ -252,19 +264,11 @@ class PlannedNode:
 
 
 @dataclass(frozen=True)
-class Preview:
+class Preview(RequestedView, NamedView):
     """The lab that would be created, with its image and template."""
 
-    name: Annotated[str, public("shop")]
-    blueprint: Annotated[str, public("pxc")]
     engine: Public[str]
     nodes: Public[int]
-    memory: Public[int]
-    """As requested for a node, in bytes."""
-    cpus: Public[int]
-    disk: Public[int | None]
-    """As requested, in bytes; null: the image's."""
-    profile: Public[str]
     image: Public[str]
     image_exists: Public[bool]
     """The image exists; else it is built first."""

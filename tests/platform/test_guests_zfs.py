@@ -23,7 +23,7 @@ from lab.lifecycle.images.ready import Image
 from lab.lifecycle.nodes.nodes import Node, Wiring, guest_spec
 from lab.names import Owner
 from lab.run import run
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.storage import Volume
 from lab.units import MIB
 from lab.wait import Deadline, until

@@ -27,9 +27,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     ),
     frozenset(
         {
-            "config", "keys", "marks", "locks", "remembered", "drafts", "paths", "spec", "options",
-            "names", "schedule", "texts", "units", "errors", "run", "wait", "undo", "progress",
-            "suggest", "values", "users", "passwords", "distribution",
+            "config", "keys", "marks", "locks", "remembered", "drafts", "paths", "spec", "sizes",
+            "request", "options", "names", "schedule", "texts", "units", "errors", "run", "wait",
+            "undo", "progress", "suggest", "values", "users", "passwords", "distribution",
         }
     ),
 )  # fmt: skip

@@ -32,7 +32,7 @@ def test_the_example_of_a_config_file_is_one() -> None:
     assert settings.published_as == "labs.example"
     assert (settings.serve.port, settings.serve.memory) == (8443, 48 << 30)
     (pool,) = settings.serve.pool
-    assert (pool.spec.blueprint, pool.spec.nodes, pool.count) == ("pxc", 3, 2)
+    assert (pool.spec.blueprint, pool.spec.node_count, pool.count) == ("pxc", 3, 2)
 
 
 def test_the_unit_of_systemd_names_what_there_is() -> None:

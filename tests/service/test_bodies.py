@@ -15,9 +15,9 @@ from lab.api.http.bodies import NAMES
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
 from lab.names import FORMS
+from lab.request import Request, body_fields, body_of, check, fields, marked, subject
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.labs import BranchLab, CreateLab, DeleteLab
-from lab.requests.request import Request, body_fields, body_of, check, fields, marked, subject
 from lab.requests.snapshots import DeleteSnapshot
 from lab.requests.tokens import CreateToken
 
@@ -67,7 +67,7 @@ def test_a_null_and_a_text_with_a_unit_are_read() -> None:
         CreateLab, {"blueprint": "pxc", "name": None, "nodes": None, "ttl": "1h", "memory": "1G"}
     )
     assert found == CreateLab(blueprint="pxc", ttl=3600.0, memory=1 << 30)
-    assert found.spec.nodes == 3
+    assert (found.nodes, found.node_count) == (0, 3)
     listed = bodies.read(CreateDataset, {"name": "crm", "source": "lab:a", "tables": ["a.b"]})
     assert listed.tables == ("a.b",)
 

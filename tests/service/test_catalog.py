@@ -17,14 +17,14 @@ from lab.client import Client
 from lab.errors import Conflict, NotFound
 from lab.progress import Event
 from lab.requests.images import BuildImage, BuildTemplate, DeleteTemplate
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.service import JobRecord
 from lab.units import parse_time
 from tests.support.killed_service import Ask, freed, sweep, token, until_ended
 from tests.support.serve_world import BODY, MEMORY, Site, site
 
 SHAPE = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
-SPEC = LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY))
+SPEC = LabSpec("galera", nodes=2, memory=MEMORY)
 
 
 @pytest.fixture

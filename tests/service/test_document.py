@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lab import options
+from lab.request import fields
 from lab.requests.labs import CreateLab
-from lab.requests.request import fields
 from tests.support.documents import as_text
 from tests.support.serve_world import site
 

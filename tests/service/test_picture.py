@@ -25,7 +25,7 @@ def lab(*links: Link, role: str = "source", behind: int | None = None) -> Lab:
         NodeView(f"n{n}", role, "ready", "127.0.0.1", n, n, f"lab-n{n}", behind=behind)
         for n in (1, 2, 3)
     )
-    return Lab("shop", "x", "mariadb", "11", "ready", nodes, links=links)
+    return Lab("shop", "mariadb", "11", "ready", nodes, blueprint="x", links=links)
 
 
 @pytest.mark.parametrize("links", [(), CHAIN, RING, FAN_IN, STAR])

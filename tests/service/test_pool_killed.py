@@ -10,7 +10,6 @@ import pytest
 
 from lab.api.service import Service
 from lab.config.poolfile import WarmPool
-from lab.spec import LabSpec, NodeSize
 from tests.support.killed_service import (
     NAMELESS,
     Steps,
@@ -23,7 +22,7 @@ from tests.support.killed_service import (
 )
 from tests.support.serve_world import MEMORY
 
-POOL = (WarmPool("small", LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY))),)
+POOL = (WarmPool("small", {"blueprint": "galera", "nodes": 2, "memory": MEMORY}),)
 
 
 def until_full(service: Service) -> None:

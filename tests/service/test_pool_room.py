@@ -21,7 +21,6 @@ from lab.lifecycle.service import ahead
 from lab.names import EVERYWHERE
 from lab.observe.observer import IDLE_EVERY
 from lab.requests.labs import CreateLab
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.asking import asking
 from tests.support.lifecycle_world import World
@@ -186,8 +185,8 @@ def test_changed_settings_change_the_pool(tmp_path: Path) -> None:
 
 def test_a_pool_that_cannot_be_filled_is_left_alone_for_a_while(tmp_path: Path) -> None:
     """Protects the host from trying again and again, and requests from mistakes in a pool."""
-    size = NodeSize(memory=MEMORY, disk=1 << 20)  # less than the image has
-    with site(tmp_path, pool=(pool(1, size=size), pool(1, "good", nodes=1))) as here:
+    small = 1 << 20  # less than the image has
+    with site(tmp_path, pool=(pool(1, disk=small), pool(1, "good", nodes=1))) as here:
         until_full(here, 1, "good")
         here.make("other")
         until(lambda: not here.service.core.store.jobs.open(), "jobs are open")
@@ -228,7 +227,7 @@ def test_pools_are_read_from_settings() -> None:
     """Protects the settings: a mistake is reported with its place."""
     table = {"blueprint": "pxc", "nodes": 1, "memory": "1G", "cpus": 2, "count": 4}
     assert parse([table]) == (
-        WarmPool("pxc", LabSpec("pxc", nodes=1, size=NodeSize(1 << 30, 2)), 4),
+        WarmPool("pxc", {"blueprint": "pxc", "nodes": 1, "memory": 1 << 30, "cpus": 2}, 4),
     )
     for wrong, reported in (
         ([{"nodes": 3}], "no blueprint"),

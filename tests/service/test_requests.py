@@ -22,11 +22,11 @@ from lab.api.jobs.submit import digest_of
 from lab.api.jobs.work import WORK
 from lab.errors import InvalidSpec
 from lab.lifecycle.core.context import Origin
+from lab.request import Request, subject
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
 from lab.requests.images import BuildImage, BuildTemplate, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
     BranchLab,
-    ClusterRequest,
     CreateLab,
     DeleteLab,
     DropStandby,
@@ -44,10 +44,8 @@ from lab.requests.labs import (
     UpgradeLab,
     WakeLab,
 )
-from lab.requests.request import Request, subject
 from lab.requests.snapshots import DeleteSnapshot, PruneSnapshots, TakeSnapshot
-from lab.schedule import parse
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.service import JobKind, JobRecord
 from lab.units import MIB
@@ -217,9 +215,20 @@ def test_what_is_written_is_read(request_: Request) -> None:
 def test_missing_fields_have_defaults() -> None:
     """Protects jobs of versions whose requests had fewer fields."""
     found = read_facts(job_of("create", {"blueprint": "pxc"}), CreateLab)
-    assert found.spec == LabSpec("pxc")
+    assert found == CreateLab("pxc")
     assert not found.cold
     assert read_facts(job_of("start", {}), Power) == Power(lab="shop")
+
+
+def test_a_request_of_a_newer_version_is_read() -> None:
+    """Protects lists and quotas from one that says what this version does not know."""
+    row = {"blueprint": "pxc", "options": {"shards": 2}, "snapshots": "lunar:2"}
+    found = read_facts(job_of("create", row), CreateLab)
+    assert (found.blueprint, found.options) == ("pxc", {"shards": 2})
+    with pytest.raises(InvalidSpec, match="'lunar:2' is not a schedule"):
+        found.check()
+    with pytest.raises(InvalidSpec, match="unknown option 'shards'"):
+        replace(found, snapshots="").check()
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -240,23 +249,24 @@ def test_an_invalid_row_is_reported(row: Mapping[str, Any]) -> None:
 def test_a_request_says_all_of_a_lab() -> None:
     """Protects the pools: a member is created as its specification says."""
     spec = LabSpec(
-        "pxc", "", 5, "mariadb", NodeSize(512 * MIB, 2, 8 << 30), 60.0, "durable",
-        parse("hourly:2"), "mariadb-0123456789abcdef",
+        "pxc", "", 5, "mariadb", 512 * MIB, 2, 8 << 30, 60.0, "durable", "hourly:2",
+        "mariadb-0123456789abcdef",
     )  # fmt: skip
     found = FillPool.of(spec, name="pxc-1", owner="pool", pool="small")
-    assert found.spec == LabSpec(**{**vars(spec), "name": "pxc-1"})
+    assert LabSpec.of(found) == replace(spec, name="pxc-1")
     job = job_of("fill", plain(found))
     assert pool_of(job) == "small"
     assert origin_of(job, found, None) == Origin("web", "j1", pool="small")
-    assert CreateLab(blueprint="pxc", accept_pooled_name=True).spec.accept_pooled_name
     row = job_of("create", {"blueprint": "pxc", "any_name": True})
-    assert read_facts(row, CreateLab).spec.accept_pooled_name
+    assert read_facts(row, CreateLab).accept_pooled_name
 
 
 def test_a_specification_is_parsed_once() -> None:
-    """Protects the time of a request: quota, admission and job use one specification."""
-    request: ClusterRequest = read_facts(job_of("create", PLAIN), CreateLab)
-    assert request.spec is request.spec
+    """Protects the time of a request: quota, admission and job use the same parts of it."""
+    request = read_facts(job_of("create", PLAIN), CreateLab)
+    assert request.size is request.size
+    assert request.chosen is request.chosen
+    assert request.schedule is request.schedule
     assert plain(request) == PLAIN  # what is cached is not written
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from lab.config.poolfile import WarmPool
-from lab.spec import LabSpec, NodeSize
 from tests.support.page_visit import visit
 from tests.support.pool_world import until_full
 from tests.support.serve_world import MEMORY, Site, site
 
 BODY = {"blueprint": "single", "memory": MEMORY}
-POOL = WarmPool("alone", LabSpec("single", size=NodeSize(memory=MEMORY)))
+POOL = WarmPool("alone", BODY)
 
 
 @pytest.fixture(scope="module")
@@ -77,4 +76,4 @@ def test_a_pool_of_more_nodes_is_refused(tmp_path: Path) -> None:
     from lab.paths import Home
 
     with pytest.raises(InvalidSpec, match="exactly one node"):
-        check(Settings(Home(tmp_path), "x"), replace(POOL.spec, nodes=2))
+        check(Settings(Home(tmp_path), "x"), structs.replace(POOL.spec, nodes=2))

@@ -39,7 +39,7 @@ from lab.options import Options
 from lab.paths import Home
 from lab.progress import Event, Progress
 from lab.requests.labs import CreateLab
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.state.store import Store
 from lab.units import MIB
 from lab.views.labs import LabView, NodeView

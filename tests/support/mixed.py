@@ -25,7 +25,7 @@ from lab.blueprints import (
 from lab.blueprints.single import Single
 from lab.config.profile import EngineProfile
 from lab.guest.seed import SeedFile
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.units import MIB
 
 FRONT = NodePlan(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from lab.config.labfile import spec_of
 from lab.config.poolfile import WarmPool
-from lab.spec import LabSpec, NodeSize
 from lab.state.records import LabRecord
 from tests.support.serve_world import MEMORY, Site
 
-SPEC = LabSpec("galera", nodes=2, size=NodeSize(memory=MEMORY))
+VALUES = {"blueprint": "galera", "nodes": 2, "memory": MEMORY}
+SPEC = spec_of(VALUES)
 
 
 def pool(count: int, name: str = "small", **changes: Any) -> WarmPool:
-    return WarmPool(name, replace(SPEC, **changes), count)
+    return WarmPool(name, {**VALUES, **changes}, count)
 
 
 def members(here: Site) -> list[LabRecord]:

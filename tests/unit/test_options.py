@@ -145,7 +145,7 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         node=["3=mysql", "n2=mysql:9.7"],
     )
     settings = Settings(home=Home(tmp_path), owner="me")
-    assert unsalted(wanted(settings, flags).options) == unsalted(FULL)
+    assert unsalted(wanted(settings, flags).chosen) == unsalted(FULL)
     Path("lab.toml").write_text(
         """
         blueprint = "replication"
@@ -165,8 +165,8 @@ def test_flags_and_files_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         node = ["n2=mysql:9.7", "n3=mysql"]
         """
     )
-    assert unsalted(spec_of(read(tmp_path)).options) == unsalted(FULL)
-    assert wanted(settings, Cluster(topology="star")).options.semi_sync
+    assert unsalted(spec_of(read(tmp_path)).chosen) == unsalted(FULL)
+    assert wanted(settings, Cluster(topology="star")).chosen.semi_sync
 
 
 @pytest.mark.parametrize(

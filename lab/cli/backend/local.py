@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lab.lifecycle.core.context import Context
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.request import Request
     from lab.requests.labs import CreateLab
-    from lab.requests.request import Request
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
     from lab.views.host import Finding, HostView
@@ -61,8 +61,8 @@ class LocalSession:
     def run(self, request: Request, *, timeout: float | None = None) -> Any:
         """See Session."""
         from lab.lifecycle.perform import perform
+        from lab.request import check
         from lab.requests.labs import ResetLab
-        from lab.requests.request import check
 
         ctx = self._context
         found = perform(ctx, check(request), timeout=timeout)
@@ -77,7 +77,7 @@ class LocalSession:
             return None
         from lab.lifecycle.labs.up import note_risks
         from lab.lifecycle.service import ahead
-        from lab.requests.request import check
+        from lab.request import check
 
         view = ahead.take(self._context, check(request))
         if view is not None:
@@ -123,7 +123,7 @@ class LocalSession:
     def preview(self, request: CreateLab) -> Preview:
         """See Session."""
         from lab.lifecycle.labs.preview import preview
-        from lab.requests.request import check
+        from lab.request import check
 
         return preview(self._context, check(request))
 

@@ -21,6 +21,7 @@ from lab.progress import Event
 from lab.requests.datasets import CreateDataset
 from lab.requests.labs import PROGRAM_LIMIT, BranchLab, CreateLab
 from lab.requests.snapshots import PruneSnapshots
+from lab.spec import LabSpec
 from lab.views.labs import LabView
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from lab.cli.backend.session import Session
     from lab.observe.ways import NodeResults, Rows
     from lab.progress import Listener
+    from lab.request import Request
     from lab.requests.datasets import CreateDataset
-    from lab.requests.request import Request
     from lab.views.catalog import EngineView, ImageView, TemplateView
     from lab.views.datasets import DatasetView, PersonalColumn
     from lab.views.labs import LabStatus, LabView, Preview
@@ -99,7 +100,7 @@ class RemoteSession:
 
     def preview(self, request: CreateLab) -> Preview:
         """See Session."""
-        return self._client.preview(request.spec, cold=request.cold)
+        return self._client.preview(LabSpec.of(request), cold=request.cold)
 
     def take(self, request: CreateLab) -> LabView | None:
         """See Session; the service has pools for that."""

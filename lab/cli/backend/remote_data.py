@@ -14,8 +14,8 @@ from lab.datasets import source as sources
 from lab.datasets.source import DumpFile, StandardInput
 from lab.errors import InvalidSpec
 from lab.progress import Event, Listener
+from lab.request import check
 from lab.requests.datasets import CreateDataset
-from lab.requests.request import check
 from lab.texts import decoded
 from lab.units import format_size
 

@@ -14,6 +14,7 @@ from lab.errors import Busy, Conflict, LabError
 from lab.lifecycle.labs import configuration
 from lab.progress import Event, Step
 from lab.requests.labs import EnsureLab
+from lab.spec import LabSpec
 from lab.values import dataclass
 from lab.views.labs import FIRST_USE
 from lab.wait import Deadline
@@ -95,11 +96,11 @@ class LabCreation:
 
         Raises Conflict if its configuration differs.
         """
-        timeout, spec = self.timeout or _READY_SECONDS, asked.spec
-        name = spec.name or spec.blueprint
+        timeout = self.timeout or _READY_SECONDS
+        name = asked.name or asked.blueprint
         labs = {lab.name: lab for lab in self.client.labs()}
         found = labs.get(name)
-        if found is None and not spec.name:  # the service gave it a number, or one of a pool
+        if found is None and not asked.name:  # the service gave it a number, or one of a pool
             numbered = re.compile(rf"{re.escape(name)}-(\d+|[0-9a-f]{{6}})")
             found = next((lab for n, lab in labs.items() if numbered.fullmatch(n)), None)
         if found is None:
@@ -107,7 +108,7 @@ class LabCreation:
         if found.state == "creating":
             found = self.client.wait(found.name, timeout=timeout)
         configuration.check(found.name, configuration.of_view(found), self._asked(asked))
-        if spec.options.user:
+        if asked.chosen.user:
             raise Conflict(
                 f"lab {found.name} exists, and a service does not tell whether its accounts have"
                 " these passwords",
@@ -131,10 +132,9 @@ class LabCreation:
 
     def _asked(self, asked: CreateLab) -> configuration.Configuration:
         """What ``asked`` requests; default profile and full keys are those of the service."""
-        spec = asked.spec
-        profile, image = spec.profile, spec.image
-        if image or spec.dataset or not profile:
+        profile, image = asked.profile, asked.image
+        if image or asked.dataset or not profile:
             with suppress(LabError):  # a service without room for another lab refuses a preview
-                found = self.client.preview(dataclasses.replace(spec, name=""), cold=asked.cold)
-                profile, image = found.profile, (image or spec.dataset) and found.image
-        return configuration.requested(spec, profile=profile, image=image)
+                found = self.client.preview(LabSpec.of(asked, name=""), cold=asked.cold)
+                profile, image = found.profile, (image or asked.dataset) and found.image
+        return configuration.requested(asked, profile=profile, image=image)

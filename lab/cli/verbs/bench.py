@@ -322,11 +322,12 @@ def _side(cluster: OwnLab, flag: str, text: str) -> OwnLab:
 
 def made(app: App, cluster: OwnLab, ttl: str, lease: float) -> CreateLab:
     """The request for a disposable lab with a client; raises InvalidSpec."""
+    from msgspec import structs
+
     creation = flags.Creation(name=f"bench-{secrets.token_hex(4)}", ttl=ttl)
     spec = flags.wanted(app.settings(), replace(cluster, client=True), creation)
-    if not ttl:
-        spec = replace(spec, ttl=LEASE + lease)
-    return flags.creation_of(spec, creation)
+    asked = flags.creation_of(spec, creation)
+    return asked if ttl else structs.replace(asked, ttl=LEASE + lease)
 
 
 def remove(app: App, name: str) -> None:

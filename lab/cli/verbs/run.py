@@ -7,7 +7,6 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -122,20 +121,22 @@ def _write(path: str, found: RunReport) -> None:
 
 def _make(app: App, spec: LabSpec, creation: flags.Creation) -> LabView:
     """The lab; from the return of this on, no signal prevents its removal."""
+    from msgspec import structs
+
     limit = creation.limit
     # A unique name: the lab can be removed even if an interrupt comes after its creation and
     # before its name is returned.
     # That of lab.toml is the name of the lab that `lab up` makes.
-    ours = not creation.name
+    ours, asked = not creation.name, flags.creation_of(spec, creation)
     if ours:
-        spec = replace(spec, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
+        asked = structs.replace(asked, name=f"run-{secrets.token_hex(4)}", accept_pooled_name=True)
     try:
         with app.open(doing=REMOVING) as session:
-            return create(app, session, flags.creation_of(spec, creation), limit, protect=REMOVING)
+            return create(app, session, asked, limit, protect=REMOVING)
     except KeyboardInterrupt:
         if ours and not creation.keep_failed:
             with app.interrupts.shield(REMOVING):
-                _removed(app, spec.name)
+                _removed(app, asked.name)
         raise
 
 

@@ -27,7 +27,7 @@ from lab.imagebuild.tree import files
 from lab.names import GuestName, Owner
 from lab.paths import REACHABLE, Home, make_directory, writing
 from lab.progress import Progress
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.storage import sparse
 from lab.units import GIB, MIB, format_size
 from lab.values import dataclass

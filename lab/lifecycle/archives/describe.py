@@ -191,18 +191,18 @@ def _facts(
         key=key,
         blueprint=spec.blueprint,
         version=order.blueprint.version,
-        memory=spec.size.memory,
-        cpus=spec.size.cpus,
-        disk=spec.size.disk,
+        memory=spec.memory,
+        cpus=spec.cpus,
+        disk=spec.disk,
         profile=order.profile.name,
         settings=order.profile.content(),
         nodes=nodes,
         fingerprint=ctx.hypervisor.fingerprint(templates.shape_of(images.engine, spec.size)),
         host=host,
         form_seconds=form_seconds,
-        requested_nodes=spec.nodes,
+        requested_nodes=spec.node_count,
         source=source,
-        options=spec.options.of_template.said,
+        options=spec.chosen.of_template.said,
     )
 
 

@@ -20,8 +20,8 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images import image as images
 from lab.lifecycle.images.order import Order, choose, find, is_there, resolve
 from lab.names import template_ref
+from lab.request import filled
 from lab.requests.images import BuildTemplate
-from lab.requests.request import filled
 from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.values import dataclass
@@ -109,9 +109,10 @@ def _wanted(ctx: Context, asked: Fetch) -> str:
     if asked.cluster is None or not asked.images:
         raise _not_here(asked)
     try:
-        spec = msgspec.convert(filled(BuildTemplate, asked.cluster), BuildTemplate).spec
+        spec = msgspec.convert(filled(BuildTemplate, asked.cluster), BuildTemplate)
     except msgspec.ValidationError as error:  # of another version
         raise InvalidSpec(f"the requested template is not understood here: {error}") from None
+    spec.check()
     if spec.dataset:
         record = images.version_named(ctx, spec.dataset)
         _check(asked, record.dataset, record.project)

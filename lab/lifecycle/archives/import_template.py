@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from lab import options
 from lab.blueprints import NodePlan, blueprint
 from lab.config.profile import Profile
 from lab.errors import HostUnfit, InvalidSpec
@@ -84,9 +83,11 @@ def fit(ctx: Context, header: Header, template: TemplateFacts, how: ImportOption
     spec = LabSpec(
         plan.name,
         nodes=requested,
-        size=size,
+        memory=size.memory,
+        cpus=size.cpus,
+        disk=size.disk,
         profile=profile.name,
-        options=options.of(template.options),
+        options=dict(template.options),
     )
     order = resolve(ctx, spec)
     plans = order.nodes

@@ -7,9 +7,10 @@ made of it by its key alone.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from lab.errors import CommandFailed, Conflict, HostUnfit, NotReady
 from lab.exchange import talk

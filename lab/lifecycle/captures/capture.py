@@ -13,7 +13,7 @@ from lab.errors import NotFound
 from lab.lifecycle.core.context import Context
 from lab.names import CaptureRef, Owner, VolumeName, template_ref
 from lab.schedule import ORIGIN
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.state.records import LabRecord, NodeRecord
 from lab.storage import VolumeSnapshot
 from lab.values import dataclass

@@ -23,7 +23,7 @@ from lab.lifecycle.core.context import Context
 from lab.lifecycle.images.ready import Images
 from lab.names import CaptureRef, template_ref
 from lab.paths import sync, writing
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 
 FORMAT = 6
 """Of manifests that are written. Those of format 3 are of templates, and name them by ``key``;

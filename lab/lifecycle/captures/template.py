@@ -56,8 +56,8 @@ from lab.lifecycle.nodes.start_slots import start_slot
 from lab.locks.named import lock
 from lab.names import Owner, template_ref
 from lab.options import shown
-from lab.requests.labs import ClusterRequest
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from lab.state.records import TemplateRecord
 from lab.views.catalog import TemplateView
 from lab.views.labs import PlannedNode
@@ -166,10 +166,10 @@ def key_of(ctx: Context, order: Order, images: Images) -> str:
         images.engine.key,
         order.blueprint.name,
         order.blueprint.version,
-        spec.nodes,
-        spec.size.memory,
-        spec.size.cpus,
-        spec.size.disk,
+        spec.node_count,
+        spec.memory,
+        spec.cpus,
+        spec.disk,
         order.profile.content(),
         ctx.hypervisor.fingerprint(shape_of(images.engine, spec.size)),
     ]
@@ -180,7 +180,7 @@ def key_of(ctx: Context, order: Order, images: Images) -> str:
             fingerprint = ctx.hypervisor.fingerprint(shape_of(image, node.size))
             parts.append([node.role, image.key, *astuple(node.size), fingerprint])
     # The engines of nodes are said by their images.
-    if said := replace(spec.options.of_template, node=()).said:
+    if said := replace(spec.chosen.of_template, node=()).said:
         parts.append(said)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:14]
 
@@ -221,13 +221,13 @@ def is_for(name: str, key: str) -> bool:
     return base(name) == key
 
 
-def build(ctx: Context, asked: ClusterRequest, *, with_ram: bool = False) -> TemplateView:
+def build(ctx: Context, asked: LabSpec, *, with_ram: bool = False) -> TemplateView:
     """Make the template for the labs that ``asked`` describes now, if it does not exist.
 
     ``with_ram``: also if the one that exists has no RAM. That one serves until then, and is removed
     unless labs are clones of it.
     """
-    order = resolve(ctx, asked.spec)
+    order = resolve(ctx, asked)
     preflight(ctx, order.nodes)
     timeout = ctx.settings.ready_timeout
     with images_and_capture(ctx, order, timeout) as (_, capture):

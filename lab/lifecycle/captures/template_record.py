@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lab.errors import Conflict, LabError, LimitReached
 from lab.lifecycle.captures import manifests
@@ -188,7 +189,7 @@ def record_for(
     source: str = "",
 ) -> TemplateRecord:
     """The record of a template that is being made for an order."""
-    spec = replace(order.spec, options=order.spec.options.of_template)
+    spec = replace(order.spec, options=order.spec.chosen.of_template.said)
     return TemplateRecord(
         key=name,
         image=images.engine.key,

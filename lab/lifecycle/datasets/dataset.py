@@ -58,7 +58,7 @@ from lab.locks.named import lock
 from lab.names import Owner, check_dataset_name, dataset_key, node_name
 from lab.paths import Home
 from lab.requests.datasets import CreateDataset
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.state.records import ImageRecord, LabRecord
 from lab.state.store import Store
 from lab.values import dataclass

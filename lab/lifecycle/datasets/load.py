@@ -44,7 +44,7 @@ from lab.names import Owner, VolumeName
 from lab.options import OptionFile, Options
 from lab.paths import PRIVATE, REACHABLE, make_directory
 from lab.progress import ByteProgress
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.storage import Volume
 from lab.units import GIB, MIB
 from lab.values import dataclass

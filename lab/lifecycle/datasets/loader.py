@@ -30,7 +30,7 @@ from lab.lifecycle.nodes.ports import reserve_segment
 from lab.lifecycle.nodes.start_slots import start_slot
 from lab.names import Owner, VolumeName
 from lab.options import NONE, OptionFile, Options
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.state.records import ResourceKind
 from lab.storage import Volume
 from lab.units import MIB

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Literal
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from lab.blueprints import (
     Blueprint,
     Member,
@@ -80,8 +82,10 @@ def resolve(ctx: Context, spec: LabSpec) -> Order:
 
     Raises InvalidSpec if there can be no such lab, NotFound for its dataset or image.
     """
+    spec.check()
     image = image_of(ctx, spec)
-    spec = replace(spec, dataset="", image=image, options=pinned(spec.blueprint, spec.options))
+    said = pinned(spec.blueprint, spec.chosen).said
+    spec = structs.replace(spec, dataset="", image=image, options=said)
     plan, profile = blueprint_of(spec), ctx.settings.profile_of(spec.profile)
     there, layout = added.families(ctx.home.engines), ctx.settings.layout
     nodes = planned_by(plan, spec.size, spec.engine, there)
@@ -110,7 +114,7 @@ def of_existing(ctx: Context, spec: LabSpec) -> Order:
     What its engines are called now is not asked: one may have been removed, or replaced, since.
     """
     plan = blueprint_of(spec)
-    nodes = planned(replace(spec, options=replace(spec.options, node=())))
+    nodes = planned(structs.replace(spec, options=replace(spec.chosen, node=()).said))
     profile = ctx.settings.profile_of(spec.profile)
     return Order(spec, plan, nodes, profile, choices=(), others=())
 
@@ -343,7 +347,7 @@ def using(ctx: Context, order: Order, choice: ImageSpec) -> Iterator[Images]:
         found = Images(engine, {one.recipe: one for one in others_})
         for node in order.nodes:
             _check_disk(ctx, node.size.disk, found.planned(node))
-        if order.spec.options.node:
+        if order.spec.chosen.node:
             _warn(ctx, order, found)
         yield found
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
+
 from lab import host
 from lab.lifecycle.captures import system
 from lab.lifecycle.captures.capture import Capture, parent_of
@@ -34,14 +36,15 @@ def branch(ctx: Context, asked: BranchLab, *, timeout: float) -> list[LabView]:
     removed. Raises NotFound, InvalidSpec, Conflict, HostUnfit.
     """
     names, parent = asked.names, record_of(ctx, asked.lab)
-    order = of_existing(ctx, replace(parent.spec, ttl=asked.ttl))
+    order = of_existing(ctx, structs.replace(parent.spec, ttl=asked.ttl))
     check_host(ctx, order.nodes)
     made = []
     with snapshot.kept_or_taken(ctx, parent.name, asked.at, "branch") as capture:
         # An upgrade since then has replaced what the disks and the RAM of the capture are of.
         parent, nodes = system.as_captured(ctx, parent, capture)
         order = order.with_images({node.name: node.image for node in nodes})
-        order = replace(order, spec=replace(order.spec, options=parent.spec.options))
+        spec = structs.replace(order.spec, options=parent.spec.options)
+        order = replace(order, spec=spec)
         _check_memory(ctx, order, capture, asked.count)
         for name in names:
             identity = _new_identity() if asked.identity == "new" else 0

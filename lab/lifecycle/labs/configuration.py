@@ -48,7 +48,7 @@ def requested(spec: LabSpec, *, profile: str, recipe: str = "", image: str = "")
     ``recipe``: if ``spec`` has none, that of the image that it gets; ``image``: a full key.
     """
     recipe = recipe_of(spec.blueprint, spec.engine) if spec.engine else recipe
-    shown = pinned(spec.blueprint, spec.options).shown
+    shown = pinned(spec.blueprint, spec.chosen).shown
     values = {**records.requested(spec, profile), "options": shown}
     return Configuration(**values, recipe=recipe, image=image)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from lab import options
 from lab.errors import Busy, Conflict, NotFound, NotReady
@@ -38,14 +39,14 @@ def ensure(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> L
     Raises as ``up``, and Conflict if the lab of that name is not as requested.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    spec = replace(asked.spec, dataset="", image=image_of(ctx, asked.spec))
+    spec = replace(asked, dataset="", image=image_of(ctx, asked))
     wanted = configuration.requested(
         spec,
         profile=ctx.settings.profile_of(spec.profile).name,
         image=spec.image and named(ctx, spec.image).key,
     )
     name = spec.name or _name(ctx, wanted)
-    if (found := _existing(ctx, name, wanted, spec.options.user, timeout)) is not None:
+    if (found := _existing(ctx, name, wanted, spec.chosen.user, timeout)) is not None:
         return found
     order = resolve(ctx, replace(spec, name=name))
     check_host(ctx, order.nodes)
@@ -58,7 +59,7 @@ def ensure(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> L
                 taken = isinstance(error, Busy) or ctx.store.labs.find(name)
                 if not name or not taken or not left:
                     raise
-            if (found := _existing(ctx, name, wanted, spec.options.user, timeout)) is not None:
+            if (found := _existing(ctx, name, wanted, spec.chosen.user, timeout)) is not None:
                 return found  # another command was faster
         return make(ctx, lab, asked, order, began, timeout)
 

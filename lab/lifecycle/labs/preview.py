@@ -17,11 +17,10 @@ def preview(ctx: Context, asked: CreateLab) -> Preview:
 
     Raises what ``up`` would raise before it makes anything: InvalidSpec, Conflict, HostUnfit.
     """
-    spec = asked.spec
-    order = resolve(ctx, spec)
+    order = resolve(ctx, asked)
     preflight(ctx, order.nodes)
-    if spec.name and ctx.store.labs.find(spec.name) is not None:
-        raise Conflict(f"lab {spec.name} exists already", hint=f"`lab status {spec.name}` shows it")
+    if (name := asked.name) and ctx.store.labs.find(name) is not None:
+        raise Conflict(f"lab {name} exists already", hint=f"`lab status {name}` shows it")
     choice, why = choose(ctx, order)
     there, *others_there = [is_there(ctx, one) for one in (choice, *order.others)]
     built = there and all(others_there)
@@ -31,13 +30,13 @@ def preview(ctx: Context, asked: CreateLab) -> Preview:
     why_cold = "requested" if asked.cold else _why_cold(ctx, found)
     makes_one = not asked.cold and found is None
     return Preview(
-        name=spec.name or ctx.store.free_name(spec.blueprint),
+        name=name or ctx.store.free_name(asked.blueprint),
         blueprint=order.blueprint.name,
         engine=choice.recipe.engine,
         nodes=len(order.nodes),
-        memory=spec.size.memory,
-        cpus=spec.size.cpus,
-        disk=spec.size.disk or None,
+        memory=asked.memory,
+        cpus=asked.cpus,
+        disk=asked.disk or None,
         profile=order.profile.name,
         image=choice.key,
         image_exists=built,

@@ -28,7 +28,7 @@ def new_record(ctx: Context, order: Order) -> LabRecord:
         engine=spec.engine.partition(":")[0],  # as requested, until it is chosen
         engine_version=spec.engine.partition(":")[2],
         image="",
-        snapshots=str(spec.snapshots),
+        snapshots=str(spec.schedule),
         state="creating",
         password="",
         user="",

@@ -59,7 +59,7 @@ def up(ctx: Context, asked: CreateLab, *, timeout: float | None = None) -> LabVi
     Conflict (name taken), HostUnfit, NotReady, CommandFailed.
     """
     began, timeout = time.time(), timeout or ctx.settings.ready_timeout
-    order = resolve(ctx, asked.spec)
+    order = resolve(ctx, asked)
     check_host(ctx, order.nodes)
     with reserved(ctx, new_record(ctx, order)) as lab:
         return make(ctx, lab, asked, order, began, timeout)

@@ -386,7 +386,7 @@ def unrecorded(name: str, guests: Mapping[GuestName, Guest]) -> LabView:
         NodeView(found.tags.get("node", ""), "", found.state, LOOPBACK, 0, 0, found.name, found.why)
         for found in (guests[name] for name in ours)
     )
-    return LabView(name, "", "", "", "unrecorded", nodes, "", "", "")
+    return LabView(name, "", "", "unrecorded", nodes, blueprint="")
 
 
 def images_of(ctx: Context, record: LabRecord, nodes: Sequence[Node]) -> Images:

@@ -33,7 +33,7 @@ from lab.names import (
     is_loopback,
 )
 from lab.observe.target import member_of
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.state.records import NodeRecord
 from lab.storage import Volume
 from lab.values import dataclass

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from lab import schedule
 from lab.drafts import replaced
 from lab.errors import Busy, Conflict, HostUnfit, Interrupted, InvalidSpec, LabError, NotFound
 from lab.hypervisor import memory_of
@@ -28,8 +27,8 @@ from lab.lifecycle.service import pool as pools
 from lab.locks.named import held, lock
 from lab.names import Owner
 from lab.paths import writing
+from lab.request import body_of
 from lab.requests.labs import CreateLab
-from lab.requests.request import body_of
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.undo import Undo
@@ -48,21 +47,20 @@ def take(ctx: Context, asked: CreateLab) -> LabView | None:
 
     None, too, where that fails: a lab is made then. Interrupted it takes none.
     """
-    spec = asked.spec
-    if type(asked) is not CreateLab or asked.cold or not pools.may_be_member(spec):
+    if type(asked) is not CreateLab or asked.cold or not pools.may_be_member(asked):
         return None
     waiting = [one for one in made_ahead(ctx) if not _over(one)]
     if not waiting:
         return None
     try:
-        wanted = pools.keys(ctx, spec)
+        wanted = pools.keys(ctx, asked)
     except NotFound:  # its image is to be built first
         return None
     for record in waiting:
-        if not pools.fits(ctx.settings, record, spec, wanted):
+        if not pools.fits(ctx.settings, record, asked, wanted):
             continue
         try:
-            return _take(ctx, record.name, spec)
+            return _take(ctx, record.name, asked)
         except Interrupted:
             raise
         except Conflict:
@@ -75,11 +73,12 @@ def take(ctx: Context, asked: CreateLab) -> LabView | None:
     return None
 
 
-def _take(ctx: Context, name: str, spec: LabSpec) -> LabView:
+def _take(ctx: Context, name: str, asked: CreateLab) -> LabView:
     began, ours = time.time(), list[str]()
 
     def fields() -> dict[str, Any]:
-        return pools.given_to(ctx.origin, ctx.settings.owner, spec.ttl, str(spec.snapshots), began)
+        owner, schedule = ctx.settings.owner, str(asked.schedule)
+        return pools.given_to(ctx.origin, owner, asked.ttl, schedule, began)
 
     with Undo() as undo:
         undo.push(f"lab {name}", lambda: _give_back(ctx, name, taken=bool(ours)))
@@ -109,12 +108,10 @@ def want(ctx: Context, asked: CreateLab) -> bool:
     """
     if not ctx.settings.standby or ctx.hypervisor.memory is None:
         return False
-    if type(asked) is not CreateLab or asked.cold or not pools.may_be_member(asked.spec):
+    if type(asked) is not CreateLab or asked.cold or not pools.may_be_member(asked):
         return False
     # Who takes one has a lease and a schedule of their own.
-    spec = replace(
-        asked.spec, name="", accept_pooled_name=False, ttl=LEASE, snapshots=schedule.NONE
-    )
+    spec = LabSpec.of(asked, name="", ttl=LEASE, snapshots="")
     with replaced(ctx.home.ahead) as draft:  # its options may hold secrets, so only we may read it
         draft.write_bytes(msgspec.json.encode(body_of(CreateLab.of(spec))))
     return not held(ctx.home, "state", _NEXT)
@@ -216,7 +213,7 @@ def _rest(ctx: Context) -> None:
 def _wanted(ctx: Context) -> LabSpec | None:
     """What the labs are to be; None if nothing is wanted, or another version wrote it."""
     try:
-        spec = msgspec.json.decode(ctx.home.ahead.read_bytes(), type=CreateLab).spec
+        spec = msgspec.json.decode(ctx.home.ahead.read_bytes(), type=CreateLab)
         pools.check(ctx.settings, spec)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, InvalidSpec):
         return None

@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from lab.blueprints import blueprint_of, planned
 from lab.config.settings import Settings
 from lab.errors import Conflict, NotReady
@@ -28,6 +30,7 @@ from lab.lifecycle.nodes.inspect import nodes_of, observed_of
 from lab.lifecycle.nodes.personalise import set_clocks
 from lab.locks.named import lock
 from lab.names import GuestName
+from lab.requests.labs import CreateLab
 from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.state.store import Store
@@ -53,13 +56,14 @@ def new_name(blueprint: str) -> str:
 
 def check(settings: Settings, spec: LabSpec) -> None:
     """Raise InvalidSpec if there can be no lab as ``spec``: its blueprint, profile or engine."""
+    spec.check()
     planned(spec, added.families(settings.home.engines))
     settings.profile_of(spec.profile)
     if spec.engine:
         required(settings.home, blueprint_of(spec), spec.engine)
 
 
-def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
+def serves(settings: Settings, kept: LabSpec, asked: CreateLab) -> bool:
     """Whether a lab as ``kept`` is what ``asked`` asks for; raises InvalidSpec."""
     if not may_be_member(asked):
         return False
@@ -72,13 +76,13 @@ def serves(settings: Settings, kept: LabSpec, asked: LabSpec) -> bool:
     return not configuration.differs(one, other, exact=True)
 
 
-def may_be_member(asked: LabSpec) -> bool:
+def may_be_member(asked: CreateLab) -> bool:
     """Whether a lab as ``asked`` may be one that was made before.
 
     Not one with a name of its choice, of an image of its choice, or with further accounts.
     """
     chosen = asked.name and not asked.accept_pooled_name
-    return not (chosen or asked.options.user or asked.image)
+    return not (chosen or asked.chosen.user or asked.image)
 
 
 def keys(ctx: Context, spec: LabSpec) -> MemberKeys:
@@ -102,7 +106,7 @@ def fits(settings: Settings, record: LabRecord, spec: LabSpec, wanted: MemberKey
     profile = settings.profile_of(spec.profile).name
     there = replace(configuration.of_record(record), recipe="", pool="")
     requested = configuration.requested(
-        replace(spec, engine=""), profile=profile, image=wanted.image
+        structs.replace(spec, engine=""), profile=profile, image=wanted.image
     )
     return (
         not configuration.differs(there, requested, exact=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import asdict
 
+from lab import request
 from lab.errors import Conflict, NotFound, Unauthorized
-from lab.requests import request
 from lab.requests.tokens import CreateToken
 from lab.state.service import Scope, TokenRecord
 from lab.values import dataclass

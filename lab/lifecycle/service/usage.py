@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lab.blueprints import NodePlan
     from lab.lifecycle.core.context import Context
     from lab.paths import Home
-    from lab.spec import NodeSize
+    from lab.sizes import NodeSize
     from lab.state.records import ImageRecord, LabWithNodes
     from lab.state.store import Store
 

@@ -31,7 +31,7 @@ from tests.unit.guest.test_identity_in_guest import program
 
 Golden = Callable[[str, str], None]
 
-SPEC = LabSpec("galera-dr", options=Options(replicas=2))
+SPEC = LabSpec("galera-dr", options=Options(replicas=2).said)
 DR = blueprint_of(SPEC)
 MEMBERS = [Member(n.name, i, inner_address(i), n.role) for i, n in enumerate(planned(SPEC), 1)]
 N1, N2, N3, N4, N5 = MEMBERS
@@ -73,9 +73,9 @@ def test_nodes_of_both_sites() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LabSpec("galera-dr", nodes=7, options=Options(replicas=3)), "at most 9 nodes"),
-        (LabSpec("galera", options=Options(replicas=2)), "galera does not have the option"),
-        (LabSpec("galera-dr", options=Options(delay=60.0)), "does not have the option delay"),
+        (LabSpec("galera-dr", nodes=7, options=Options(replicas=3).said), "at most 9 nodes"),
+        (LabSpec("galera", options=Options(replicas=2).said), "galera does not have the option"),
+        (LabSpec("galera-dr", options=Options(delay=60.0).said), "does not have the option delay"),
     ],
 )
 def test_labs_that_cannot_be(spec: LabSpec, message: str) -> None:

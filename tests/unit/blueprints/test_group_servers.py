@@ -268,7 +268,7 @@ def options() -> Options:
 @pytest.fixture
 def group(root: Path, options: Options) -> Iterator[Group]:
     """A group, formed, with a table; no interface of this host is part of it."""
-    plan = blueprint_of(LabSpec("group", options=options))
+    plan = blueprint_of(LabSpec("group", options=options.said))
     members = [Member(name, n, inner_address(n), "member") for n, name in enumerate(NAMES, 1)]
     switch = f"lab-{os.getpid()}-0"
     with ExitStack() as stack:

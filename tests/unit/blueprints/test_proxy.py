@@ -15,7 +15,17 @@ from typing import Any
 import pymysql
 import pytest
 
-from lab.blueprints import Engine, Member, Service, blueprint_of, planned
+from lab.blueprints import (
+    Blueprint,
+    Engine,
+    Member,
+    NodePlan,
+    Service,
+    blueprint_of,
+    planned,
+    planned_by,
+    with_options,
+)
 from lab.blueprints.proxies import CHECK_PORT, Traffic
 from lab.blueprints.proxies.router import SERVERS
 from lab.blueprints.proxy import CHECKS, PROXIES
@@ -27,6 +37,7 @@ from lab.imagebuild.recipe import load
 from lab.observe import page
 from lab.options import PROXY_NAMES, Options
 from lab.run import run
+from lab.sizes import NodeSize
 from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, until
@@ -47,23 +58,29 @@ def engine_of(recipe: str) -> Engine:
 
 
 def spec(blueprint: str, nodes: int = 3, **options: Any) -> LabSpec:
-    return LabSpec(blueprint, nodes=nodes, options=Options(**options))
+    return LabSpec(blueprint, nodes=nodes, options=Options(**options).said)
 
 
-def members(wanted: LabSpec) -> list[Member]:
+def members(nodes: Sequence[NodePlan]) -> list[Member]:
     return [
         Member(node.name, number, inner_address(number), node.role)
-        for number, node in enumerate(planned(wanted), 1)
+        for number, node in enumerate(nodes, 1)
     ]
 
 
 def files(wanted: LabSpec, name: str) -> dict[str, str]:
     """The texts of the files of a node."""
-    plans, everyone = {node.name: node for node in planned(wanted)}, members(wanted)
-    server = MYSQL if wanted.blueprint == "group" else ENGINE
+    return files_by(blueprint_of(wanted), name)
+
+
+def files_by(plan: Blueprint, name: str) -> dict[str, str]:
+    """The texts of the files of a node of a lab whose blueprint is ``plan``."""
+    nodes = planned_by(plan, NodeSize(), "", {})
+    plans, everyone = {node.name: node for node in nodes}, members(nodes)
+    server = MYSQL if plan.name == "group" else ENGINE
     engine = engine_of(plans[name].recipe) if plans[name].recipe else server
     (member,) = (one for one in everyone if one.name == name)
-    found = blueprint_of(wanted).files(member, everyone, engine, 768 * MIB, PROFILE)
+    found = plan.files(member, everyone, engine, 768 * MIB, PROFILE)
     return {path: file.content.decode() for path, file in found.items()}
 
 
@@ -131,22 +148,24 @@ class Third:
 def test_a_third_proxy_is_an_object(blueprint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Protects from a proxy that needs more than its file and its line in the table."""
     monkeypatch.setitem(PROXIES, "third", Third())
-    wanted = spec(blueprint, proxy="third")
-    found, plan = blueprint_of(wanted), planned(wanted)[-1]
+    third: Any = {"proxy": "third"}  # the option is of a type that has ours alone
+    found = with_options(blueprint, Options(**third), 3)
+    nodes = planned_by(found, NodeSize(), "", {})
+    plan = nodes[-1]
     assert (plan.name, plan.role, plan.recipe) == ("n4", "proxy", "haproxy")
     assert [(one.name, one.port) for one in plan.services] == [
         ("sql", 3306), ("ro", 3307), ("ssh", 22), ("metrics", 6070), ("admin", 6080),
     ]  # fmt: skip
-    (path, text), *more = files(wanted, "n4").items()
+    (path, text), *more = files_by(found, "n4").items()
     assert not more
     assert (path, text.split()[-3:]) == ("/etc/third.cnf", ["n1", "n2", "n3"])
-    assert CHECKS in files(wanted, "n1")
+    assert CHECKS in files_by(found, "n1")
     through = found.through("proxy")
     assert list(through) == ["sql", "ro", "metrics", "admin"]
     assert through["metrics"] == through["admin"] == ""
     required = [(one.name, one.variable) for one in found.requirements("proxy", 3)]
     assert required[-2:] == [("metrics", "metrics.page"), ("admin", "admin.page")]
-    ends = {one.name: (one.nodes, one.service) for one in found.endpoints(members(wanted))}
+    ends = {one.name: (one.nodes, one.service) for one in found.endpoints(members(nodes))}
     assert ends["rw"] == (("n4",), "sql")
     assert ends["ro"] == (("n4",), "ro")
     assert ends["metrics"] == (("n4",), "metrics")
@@ -171,7 +190,7 @@ def test_no_peer_takes_a_proxy_for_a_server() -> None:
     assert "10.77.0.4" not in "".join(group.values())
     for blueprint in ("group", "replication"):
         wanted = spec(blueprint, proxy="haproxy")
-        plan, everyone = blueprint_of(wanted), members(wanted)
+        plan, everyone = blueprint_of(wanted), members(planned(wanted))
         assert plan.sources(everyone[-1], everyone) == ()
 
 

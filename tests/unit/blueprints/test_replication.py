@@ -372,7 +372,7 @@ def test_its_account_follows_from_the_password() -> None:
 
 
 def _spec(nodes: int, **more: Any) -> LabSpec:
-    return LabSpec("replication", nodes=nodes, options=Options(**more))
+    return LabSpec("replication", nodes=nodes, options=Options(**more).said)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,10 @@ def test_roles_and_endpoints_of_topologies() -> None:
         (_spec(3, delay=60.0, on=("n1",)), "n1 is no replica that can be delayed"),
         (_spec(3, delay=60.0, on=("n4",)), "n4 is no replica that can be delayed"),
         (_spec(3, topology="ring", delay=60.0), "no node of the topology ring is a replica"),
-        (LabSpec("galera", options=Options(semi_sync=True)), "galera does not have the option"),
+        (
+            LabSpec("galera", options=Options(semi_sync=True).said),
+            "galera does not have the option",
+        ),
         (_spec(3, my_cnf=(OptionFile("", "replicas"),)), "no node has the role replicas"),
         (_spec(3, multi_primary=True), "replication does not have the option multi_primary"),
     ],

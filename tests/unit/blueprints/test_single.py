@@ -12,7 +12,7 @@ from lab.blueprints.single import SINGLE
 from lab.config.profile import EngineProfile
 from lab.errors import InvalidSpec
 from lab.guest.network import inner_address
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.units import MIB
 from tests import ROOT
 
@@ -41,13 +41,13 @@ def test_a_group_is_left_out_of_an_option_file() -> None:
 
 def test_it_has_one_node() -> None:
     """Protects users from a second server that would be empty: the message names the remedy."""
-    (node,) = planned(LabSpec("single", size=NodeSize(memory=512 * MIB)))
+    (node,) = planned(LabSpec("single", memory=512 * MIB))
     assert (node.name, node.role, node.size.memory) == ("n1", "server", 512 * MIB)
     with pytest.raises(InvalidSpec, match="exactly one node, not 2") as error:
         planned(LabSpec("single", nodes=2))
     assert "pxc or galera" in error.value.hint
     assert blueprint("single") is SINGLE
-    assert LabSpec("pxc").nodes == LabSpec("galera").nodes == 3
+    assert LabSpec("pxc").node_count == LabSpec("galera").node_count == 3
 
 
 def test_it_is_ready_when_it_accepts_writes() -> None:

@@ -31,6 +31,7 @@ from lab.observe.states import Requirement
 from lab.observe.ways import NodeResults, Rows
 from lab.paths import Home
 from lab.progress import Event, Listener
+from lab.request import Request
 from lab.requests.archives import ExportArchive, ImportArchive, ImportSnapshot, OpenBundle
 from lab.requests.benches import CompareBench, RunBench
 from lab.requests.datasets import CreateDataset, DeleteDataset, RefreshDataset
@@ -48,7 +49,6 @@ from lab.requests.labs import (
     UpgradeLab,
     WakeLab,
 )
-from lab.requests.request import Request
 from lab.requests.snapshots import ChangeSnapshot, PruneSnapshots, TakeSnapshot
 from lab.undo import Undo
 from lab.views.archives import ExportView, ImportView
@@ -211,7 +211,8 @@ class FakeSession:
             undo.keep()
         self._tell(Event("clone", "end", "cloning", 0.1))
         name = asked.name or asked.blueprint
-        self._world.views[name] = lab_view(name, nodes=asked.nodes, blueprint=asked.blueprint)
+        view = lab_view(name, nodes=asked.node_count, blueprint=asked.blueprint)
+        self._world.views[name] = view
         return self._world.views[name]
 
     def preview(self, request: CreateLab) -> Preview:

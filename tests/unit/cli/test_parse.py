@@ -19,6 +19,7 @@ from lab.errors import (
     NotFound,
     NotReady,
 )
+from lab.request import Request
 from lab.requests.host import CollectGarbage
 from lab.requests.images import BuildImage, DeleteImage, DeleteTemplate
 from lab.requests.labs import (
@@ -31,9 +32,8 @@ from lab.requests.labs import (
     StartLab,
     StopLab,
 )
-from lab.requests.request import Request
 from lab.requests.snapshots import ChangeSnapshot, DeleteSnapshots, TakeSnapshot
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.units import GIB
 from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
 
@@ -55,10 +55,10 @@ def test_up_passes_on_every_flag() -> None:
         "--cold --keep-failed --exist-ok --timeout 5m"
     )
     assert main(["up", "galera", *flags.split()], lifecycle=world) == 0
-    spec = LabSpec("galera", "shop", 5, "mariadb", NodeSize(GIB, 2, 8 * GIB), 7200.0, image="x")
+    spec = LabSpec("galera", "shop", 5, "mariadb", GIB, 2, 8 * GIB, 7200.0, image="x")
     asked = EnsureLab.of(spec, cold=True, keep_failed=True)
     assert world.called("EnsureLab") == [asked, {"timeout": 300.0}]
-    assert asked.spec == spec
+    assert LabSpec.of(asked) == spec
 
 
 def test_up_has_defaults() -> None:
@@ -76,7 +76,7 @@ def test_up_reads_lab_toml_and_flags_override(elsewhere: Path) -> None:
     (elsewhere / "lab.toml").write_text('blueprint = "pxc"\nnodes = 5\nmemory = "1G"\n')
     world = FakeLifecycle()
     assert main(["up", "--nodes", "1"], lifecycle=world) == 0
-    assert world.called("CreateLab")[0].spec == LabSpec("pxc", nodes=1, size=NodeSize(memory=GIB))
+    assert world.called("CreateLab") == [CreateLab("pxc", nodes=1, memory=GIB)]
     assert main(["template", "build"], lifecycle=world) == 0
     assert world.called("BuildTemplate")[0].nodes == 5
 
@@ -353,7 +353,7 @@ def test_a_flag_replaces_what_lab_toml_names(elsewhere: Path) -> None:
     (elsewhere / "accounts").write_text("app:secret@shop\n")
     world = FakeLifecycle()
     assert main(["up", "--user", "accounts"], lifecycle=world) == 0
-    assert [user.name for user in world.called("CreateLab")[0].spec.options.user] == ["app"]
+    assert [user.name for user in world.called("CreateLab")[0].chosen.user] == ["app"]
     assert main(["template", "build"], lifecycle=world) == 0, "no template has accounts of labs"
 
 

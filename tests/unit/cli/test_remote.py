@@ -29,7 +29,7 @@ from lab.names import GuestName
 from lab.options import Options
 from lab.progress import Event, Step, ignore
 from lab.requests.labs import CreateLab
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.units import MIB
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import World, make_lab
@@ -332,8 +332,8 @@ def test_steps_are_put_together_again() -> None:
 def test_a_spec_is_sent_whole(here: Site) -> None:
     """Protects flags from being dropped on the way."""
     spec = LabSpec("galera", name="whole", nodes=1, engine="mariadb", ttl=1234,
-                   size=NodeSize(memory=400 * MIB, cpus=2), profile="durable",
-                   options=Options(set=("max_connections=50",)))  # fmt: skip
+                   memory=400 * MIB, cpus=2, profile="durable",
+                   options=Options(set=("max_connections=50",)).said)  # fmt: skip
     with Client(str(here.client.base_url), here.token()) as client:
         lab = RemoteSession(client, ignore).run(CreateLab.of(spec, cold=True))
         client.delete(lab.name)

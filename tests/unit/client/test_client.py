@@ -30,10 +30,10 @@ from lab.errors import (
     Unauthorized,
 )
 from lab.progress import Event
-from lab.requests.labs import ClusterRequest, CreateLab, RestartLab
-from lab.requests.request import body_fields
+from lab.request import body_fields
+from lab.requests.labs import CreateLab, RestartLab
 from lab.requests.snapshots import TakeSnapshot
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.wait import Deadline, until
 from tests.support.answering import answering
 from tests.support.serve_world import MEMORY, Site, site
@@ -71,7 +71,7 @@ def test_a_lab_for_a_block(client: Client) -> None:
 def test_steps_are_heard_in_order(client: Client) -> None:
     """Protects progress: every step as it happens, the service's own bookkeeping left out."""
     heard: list[Event] = []
-    spec = LabSpec("galera", nodes=1, size=NodeSize(memory=MEMORY))
+    spec = LabSpec("galera", nodes=1, memory=MEMORY)
     lab = client.create(spec, listener=heard.append)
     begun = [event.step for event in heard if event.state == "begin"]
     assert begun.index("clone") < begun.index("ready")
@@ -147,7 +147,7 @@ def test_fields_that_no_client_sets_are_refused(client: Client) -> None:
 
 def test_editors_and_type_checkers_know_all_fields() -> None:
     """Protects those who write tests with the client: a typo is seen before they run."""
-    further = set(body_fields(CreateLab)) - set(body_fields(ClusterRequest))
+    further = set(body_fields(CreateLab)) - set(body_fields(LabSpec))
     assert set(LabFields.__annotations__) == KEYS.keys() | further
 
 

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from lab import request
 from lab.cli.commands import root_command
 from lab.config import labfile, poolfile
 from lab.config.datasetfile import ScheduledDataset
@@ -22,20 +23,20 @@ from lab.config.settings import Settings
 from lab.imagebuild.recipe import Guest, Recipe, Repository
 from lab.keys import keys
 from lab.options import Options
+from lab.request import body_fields
 from lab.requests.images import BuildTemplate
 from lab.requests.labs import CreateLab
-from lab.requests.request import body_fields
-from lab.spec import LabSpec, NodeSize
+from lab.sizes import NodeSize
+from lab.spec import LabSpec
 from tests import ROOT
 
 DECLARED = [
-    Settings, Serve, WarmPool, ScheduledDataset, Profile, VolumeProfile, EngineProfile, LabSpec,
-    NodeSize, Options, Recipe, Repository, Guest,
+    Settings, Serve, WarmPool, ScheduledDataset, Profile, VolumeProfile, EngineProfile, NodeSize,
+    Options, Recipe, Repository, Guest,
 ]  # fmt: skip
 
 OF_OPTIONS = [field.name for field in fields(Options)]
-OF_LABS = [*(f.name for f in fields(LabSpec) if f.name not in ("size", "options")),
-           *(field.name for field in fields(NodeSize)), *OF_OPTIONS]  # fmt: skip
+OF_LABS = [*(name for name in LabSpec.__struct_fields__ if name != "options"), *OF_OPTIONS]
 """Everything that can be said about a lab."""
 
 
@@ -58,6 +59,14 @@ def test_every_field_is_described(kind: type) -> None:
     assert [f.name for f in fields(kind) if not described.get(f.name)] == []
 
 
+def test_every_field_of_a_lab_is_described() -> None:
+    """The same; of some fields the API says it."""
+    described = {name: text for name, text in texts(LabSpec).items() if text}
+    for name, declared in request.fields(LabSpec).items():
+        said = [getattr(one, "description", None) for one in declared.__metadata__]
+        assert name in described or any(said), name
+
+
 @pytest.mark.parametrize(("kind", "page"), [(Settings, "config.md"), (Serve, "api.md")])
 def test_the_documents_say_what_the_declaration_says(kind: type, page: str) -> None:
     """Protects the tables of settings from falling behind; links are theirs."""
@@ -72,11 +81,10 @@ def test_the_documents_say_what_the_declaration_says(kind: type, page: str) -> N
 
 # What cannot be said about a lab in each place, and why.
 NOT_IN: dict[str, dict[str, str]] = {
-    "lab.toml": {"accept_pooled_name": "a program's way to accept a lab of a pool"},
-    "lab up": {"accept_pooled_name": "the same"},
+    "lab.toml": {},
+    "lab up": {},
     "[[serve.pool]]": {
         "name": "its lab.toml's meaning is the pool's name there",
-        "accept_pooled_name": "members are named by the pool",
         "ttl": "the claim brings it",
         "snapshots": "the claim brings it",
         "image": "a pool has the current image",
@@ -84,7 +92,7 @@ NOT_IN: dict[str, dict[str, str]] = {
     },
     "POST /v1/labs": {},
     "POST /v1/templates": {
-        "name": "a template has its key", "accept_pooled_name": "the same",
+        "name": "a template has its key",
         "ttl": "templates have none",
         "snapshots": "of labs",
     },
@@ -114,19 +122,14 @@ def test_every_field_of_a_lab_can_be_set(place: str, known: set[str]) -> None:
 
 def test_values_of_a_lab_have_one_type() -> None:
     """Protects callers of the client: what the type checker sees is what is parsed."""
-    declared = {
-        **get_type_hints(LabSpec), **get_type_hints(NodeSize), **get_type_hints(Options)
-    }  # fmt: skip
+    declared = {**get_type_hints(LabSpec), **get_type_hints(Options)}
+    for part in (NodeSize, Options):
+        assert set(keys(part)) <= labfile.KEYS.keys()
     assert get_type_hints(LabValues) == {key: declared[key] for key in labfile.KEYS}
 
 
 def test_the_api_has_the_defaults_of_a_lab() -> None:
     """Protects who leaves a field out: the same lab, by a flag or by a request."""
-    spec = LabSpec("pxc")
-    declared = {**vars(spec), **vars(spec.size), "snapshots": str(spec.snapshots)}
-    declared["nodes"] = 0  # left out: the blueprint's own number, in both
-    names = [name for name in OF_LABS[1:] if name not in OF_OPTIONS]  # left out: of Options
-    defaults = {name: getattr(CreateLab(blueprint="pxc"), name) for name in names}
-    assert {name: value or None for name, value in defaults.items()} == {
-        name: declared[name] or None for name in defaults
-    }
+    said = labfile.merge({}, {"blueprint": "pxc"})
+    assert LabSpec.of(CreateLab(blueprint="pxc")) == LabSpec.of(said)
+    assert said.size == NodeSize()

@@ -8,7 +8,7 @@ import pytest
 
 from lab.config.labfile import LabValues, merge, read
 from lab.errors import InvalidSpec
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.units import GIB, MIB
 
 
@@ -33,8 +33,8 @@ def test_a_full_file(tmp_path: Path) -> None:
             """,
         )
     )
-    size = NodeSize(memory=GIB, cpus=2, disk=8 * GIB)
-    assert merge(values, {}) == LabSpec("pxc", "shop", 5, "pxc", size, 36 * 3600.0)
+    spec = LabSpec("pxc", "shop", 5, "pxc", GIB, 2, 8 * GIB, 36 * 3600.0)
+    assert merge(values, {}) == spec
 
 
 def test_no_file_says_nothing(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_no_file_says_nothing(tmp_path: Path) -> None:
 def test_flags_win_key_by_key() -> None:
     file: LabValues = {"blueprint": "pxc", "nodes": 5, "memory": GIB, "ttl": 60.0}
     spec = merge(file, {"nodes": 3, "cpus": 4})
-    assert spec == LabSpec("pxc", nodes=3, size=NodeSize(memory=GIB, cpus=4), ttl=60.0)
+    assert spec == LabSpec("pxc", nodes=3, memory=GIB, cpus=4, ttl=60.0)
 
 
 def test_none_is_a_lease_that_was_said() -> None:

@@ -235,9 +235,9 @@ def test_files_of_pools_are_beside_the_config_file(
     (tmp_path / "replica.cnf").write_text("[mysqld]\nsync_binlog=0\n")
     monkeypatch.chdir(tmp_path / "sql")
     (pool,) = settings.warm_pools()
-    assert pool.spec.options.init == "SELECT 1;\n"
-    assert pool.spec.options.set == ("max_connections=50",)
-    assert pool.spec.options.my_cnf == (
+    assert pool.spec.chosen.init == "SELECT 1;\n"
+    assert pool.spec.chosen.set == ("max_connections=50",)
+    assert pool.spec.chosen.my_cnf == (
         OptionFile("[mysqld]\n"),
         OptionFile("[mysqld]\nsync_binlog=0\n", "replica"),
     )

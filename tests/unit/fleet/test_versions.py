@@ -118,7 +118,7 @@ def test_rows_of_the_first_version_are_read(row: dict[str, Any], kind: type) -> 
 
 def test_requests_of_the_first_version_are_read() -> None:
     placed = wanted(lab="shop", host="h1")
-    assert placing.request_of(placed).spec == placing.spec_of(placed)
+    assert placing.request_of(placed) == placing.spec_of(placed)
     assert placing.spec_of(placed).size.memory == 768 << 20
 
 
@@ -194,7 +194,7 @@ def test_requests_of_a_newer_version_are_refused(
 )
 def test_quotas_count_requests_of_newer_versions(more: dict[str, Any], nodes: int) -> None:
     """Protects other requests of the project from one that this host cannot read whole."""
-    assert placing.spec_of(wanted(lab="shop", request={**REQUEST, **more})).nodes == nodes
+    assert placing.spec_of(wanted(lab="shop", request={**REQUEST, **more})).node_count == nodes
 
 
 def test_tokens_of_a_newer_version(database: FleetDatabase) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from lab.guest import network
-from lab.spec import NODES_LIMIT
+from lab.sizes import NODES_LIMIT
 
 NAMES = ["n1", "n2", "n3"]
 EVERYONE = range(1, NODES_LIMIT + 1)

@@ -22,7 +22,7 @@ from lab.lifecycle.images.ready import Image, Images
 from lab.lifecycle.nodes.nodes import Wiring, guest_spec, plan, seed_disk
 from lab.names import Owner, VolumeName
 from lab.options import NONE
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from lab.units import MIB
 
 HOME = "0badcafe"

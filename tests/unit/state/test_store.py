@@ -15,7 +15,7 @@ from lab.errors import Conflict, LabError, NotFound
 from lab.names import Owner
 from lab.options import Options
 from lab.paths import Home
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import (
     ImageRecord,
     LabRecord,
@@ -61,8 +61,8 @@ TEMPLATE = TemplateRecord(
 def test_a_record_has_what_was_requested() -> None:
     """Protects branches and templates: the plan of their nodes follows from the record."""
     options = Options(topology="chain", delay=60.0, on=("n3",))
-    size = NodeSize(memory=1 << 30, cpus=2, disk=8 << 30)
-    spec = LabSpec("replication", nodes=5, size=size, profile="fast", options=options)
+    spec = LabSpec("replication", nodes=5, memory=1 << 30, cpus=2, disk=8 << 30, profile="fast",
+                   options=options.said)  # fmt: skip
     assert lab(**requested(spec, "fast")).spec == spec
 
 

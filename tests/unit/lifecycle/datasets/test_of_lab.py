@@ -141,7 +141,7 @@ def test_a_lab_that_replicates_becomes_one(world: World, topology: Topology) -> 
         down(ctx, "shop")
         assert up(ctx, structs.replace(asked, dataset="crm", name="a")).state == "ready"
         query(ctx, "a", "n1", "INSERT INTO people VALUES (2)")
-        assert people(ctx, "a") == [[1, 2]] * asked.spec.nodes
+        assert people(ctx, "a") == [[1, 2]] * asked.node_count
 
 
 def test_a_fan_in_becomes_none(world: World) -> None:

@@ -224,13 +224,13 @@ def test_semi_sync_needs_plugins(
     added_build(ctx.home.engines, family=family, version=version, features=features)
     asked = lab_request("replication", nodes=2, engine="mine", semi_sync=True)
     if not lacks:
-        assert resolve(ctx, asked.spec).choices[0].name == "mine"
+        assert resolve(ctx, asked).choices[0].name == "mine"
         return
     with pytest.raises(InvalidSpec, match=f"with --semi-sync: the build has no {lacks}$") as said:
         up(ctx, asked)
     assert ".so" in said.value.hint
     assert ctx.store.images.all() == []
-    assert resolve(ctx, lab_request("replication", nodes=2, engine="mine").spec).choices
+    assert resolve(ctx, lab_request("replication", nodes=2, engine="mine")).choices
     other = lab_request(
         "replication", nodes=2, engine="mine",
         semi_sync=True, node=("n2=mine",),
@@ -246,7 +246,7 @@ def test_a_server_that_is_too_old_for_groups(ctx: Context) -> None:
         added_build(ctx.home.engines, name, family="mysql", version=version, features=features)
     with pytest.raises(InvalidSpec, match=r"GROUP_REPLICATION_STREAM.*since MySQL 8\.0\.27"):
         up(ctx, lab_request("group", engine="old"))
-    assert resolve(ctx, lab_request("group", nodes=3, engine="new").spec).choices[0].name == "new"
+    assert resolve(ctx, lab_request("group", nodes=3, engine="new")).choices[0].name == "new"
     runs = {one.name: one.blueprints for one in engines(ctx)}
     assert ("group" in runs["old"], "group" in runs["new"]) == (False, True)
 

@@ -109,7 +109,7 @@ def test_a_lab_that_exists_is_of_the_requested_series(ctx: Context) -> None:
     there = configuration.of_record(record)
 
     def differs(engine: str) -> list[str]:
-        requested = configuration.requested(asked("galera", engine).spec, profile=record.profile)
+        requested = configuration.requested(asked("galera", engine), profile=record.profile)
         return configuration.differs(there, requested)
 
     assert differs("mariadb:10.11") == []

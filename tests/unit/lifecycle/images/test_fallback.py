@@ -269,7 +269,7 @@ def test_templates_pools_and_previews_do_the_same(
 ) -> None:
     template.build(ctx, REQUEST)
     [made] = ctx.store.templates.all()
-    assert pool.keys(ctx, REQUEST.spec).image == made.image
+    assert pool.keys(ctx, REQUEST).image == made.image
     world.notes.clear()
     assert preview(ctx, REQUEST).engine == "mariadb"
     assert not world.notes, "nothing is to be built"
@@ -282,7 +282,7 @@ def test_members_of_a_pool_stay_until_others_can_be_made(ctx: Context, builder: 
     member = ctx.store.labs.get("shop")
 
     def fits() -> bool:
-        return pool.fits(ctx.settings, member, REQUEST.spec, pool.keys(ctx, REQUEST.spec))
+        return pool.fits(ctx.settings, member, REQUEST, pool.keys(ctx, REQUEST))
 
     assert fits()
     outdated(ctx, age=90_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from lab.lifecycle.labs.preview import preview
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.service import pool
 from lab.requests.labs import BranchLab, CreateLab
-from lab.spec import NodeSize
+from lab.sizes import NodeSize
 from tests.support.lifecycle_world import World, lab_request
 from tests.support.mixed import FRONT, Mixed, register
 
@@ -56,7 +56,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         lambda ctx: up(ctx, structs.replace(REQUEST, name="one", cold=True)),
         lambda ctx: preview(ctx, structs.replace(REQUEST, name="one")),
         lambda ctx: template.build(ctx, REQUEST),
-        lambda ctx: pool.keys(ctx, REQUEST.spec),
+        lambda ctx: pool.keys(ctx, REQUEST),
         lambda ctx: branch(ctx, BranchLab(lab="two"), timeout=10),
     ],
     ids=["up", "up --cold", "up --dry-run", "template build", "pool", "branch"],
@@ -72,7 +72,7 @@ def test_nodes_are_planned_once(world: World, verb: Callable[[Context], object])
 
 def test_an_order_has_all_that_follows_from_a_request(world: World) -> None:
     with world.open() as ctx:
-        order = resolve(ctx, REQUEST.spec)
+        order = resolve(ctx, REQUEST)
         assert [node.name for node in order.nodes] == ["n1", "n2"]
         assert order.profile == ctx.settings.profile_of("")
         assert [one.name for one in order.others] == [FRONT.recipe]
@@ -84,18 +84,18 @@ def test_an_order_has_all_that_follows_from_a_request(world: World) -> None:
 def test_an_image_that_is_named_is_the_only_choice(world: World) -> None:
     with world.open() as ctx:
         key = image.build(ctx, "mariadb").key
-        (choice,) = resolve(ctx, replace(REQUEST.spec, image=key)).choices
+        (choice,) = resolve(ctx, structs.replace(REQUEST, image=key)).choices
         assert (choice.key, choice.named) == (key, key)
         with pytest.raises(NotFound):
-            resolve(ctx, replace(REQUEST.spec, image="mariadb-0000"))
+            resolve(ctx, structs.replace(REQUEST, image="mariadb-0000"))
         other = image.build(ctx, "haproxy").key
         with pytest.raises(InvalidSpec, match="cannot use the image"):
-            resolve(ctx, replace(REQUEST.spec, image=other))
+            resolve(ctx, structs.replace(REQUEST, image=other))
 
 
 @pytest.mark.parametrize(
     "verb",
-    [up, preview, template.build, lambda ctx, asked: pool.keys(ctx, asked.spec)],
+    [up, preview, template.build, pool.keys],
     ids=["up", "preview", "template", "pool"],
 )
 def test_no_image_is_built_for_options_that_its_server_cannot_have(

@@ -90,7 +90,7 @@ def test_first_statements_as_people_write_them(
     monkeypatch.chdir(tmp_path)
     Path("init.sql").write_text(INIT, encoding="utf-8")
     settings = Settings(home=Home(tmp_path), owner="me")
-    text = wanted(settings, Cluster(blueprint="single", init="init.sql")).options.init
+    text = wanted(settings, Cluster(blueprint="single", init="init.sql")).chosen.init
     with mariadb_server.server(["--autocommit=0"]) as one:
         run(in_guest(found, one), stdin=text.encode(), timeout=60, env=env | {"LC_ALL": "C"})
         rows = one.ask("SELECT word FROM shop.words ORDER BY id")

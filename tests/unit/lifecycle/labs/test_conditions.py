@@ -23,7 +23,7 @@ def node(name: str, state: str = "ready") -> NodeView:
 
 def view(*states: str, blueprint: str = "group", rw: tuple[str, ...] = ("n1",)) -> LabView:
     nodes = tuple(node(f"n{number}", state) for number, state in enumerate(states, 1))
-    return LabView("shop", blueprint, "mysql", "9", "ready", nodes, "lab", "", "",
+    return LabView("shop", "mysql", "9", "ready", nodes, "lab", blueprint=blueprint,
                    endpoints={"rw": rw})  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from lab.errors import Conflict
 from lab.lifecycle.labs.configuration import check, differs, of_record, of_view, requested
-from lab.spec import LabSpec, NodeSize
+from lab.spec import LabSpec
 from lab.state.records import LabRecord
 from lab.views.labs import LabView, NodeView
 
@@ -19,7 +20,7 @@ RECORD = LabRecord(
 )  # fmt: skip
 NODES = tuple(NodeView(f"n{i}", "member", "ready", "127.0.0.1", 1, 2, "g") for i in (1, 2, 3))
 VIEW = LabView(
-    "shop", "pxc", "percona", "8.4", "ready", NODES, "lab", "secret", "", image=IMAGE,
+    "shop", "percona", "8.4", "ready", NODES, "lab", "secret", image=IMAGE, blueprint="pxc",
     memory=768 << 20, profile="balanced", requested_nodes=3,
 )  # fmt: skip
 SPEC = LabSpec("pxc")
@@ -34,7 +35,7 @@ SPEC = LabSpec("pxc")
         (replace(SPEC, engine="mariadb"), ["recipe percona-xtradb-cluster, requested mariadb"]),
         (replace(SPEC, profile="durable"), ["profile balanced, requested durable"]),
         (
-            replace(SPEC, size=NodeSize(1 << 30, 2, 8 << 30)),
+            replace(SPEC, memory=1 << 30, cpus=2, disk=8 << 30),
             ["memory 768M, requested 1G", "cpus 1, requested 2", "disk the image's, requested 8G"],
         ),
     ],
@@ -47,7 +48,7 @@ def test_here_and_remotely_alike(spec: LabSpec, found: list[str]) -> None:
 
 def test_a_member_of_a_pool_is_not_taken() -> None:
     wanted = requested(SPEC, profile="balanced")
-    member = of_record(replace(RECORD, pool="small"))
+    member = of_record(dataclasses.replace(RECORD, pool="small"))
     assert differs(member, wanted) == ["pool small, requested none"]
 
 

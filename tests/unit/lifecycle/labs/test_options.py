@@ -48,7 +48,7 @@ def test_options_of_servers(world: World) -> None:
     with world.open() as ctx:
         up(ctx, lab_request("replication", "plain"))
         made = up(ctx, TUNED)
-        assert made.options == TUNED.spec.options.shown
+        assert made.options == TUNED.chosen.shown
         assert len({one.key for one in template.templates(ctx)}) == 2
         up(ctx, structs.replace(TUNED, name="again"))
         assert len(template.templates(ctx)) == 2, "the second is a clone"
@@ -132,9 +132,9 @@ def test_a_lab_with_other_passwords_is_another(world: World) -> None:
         assert ensure(ctx, again).state == "ready"
         with pytest.raises(Conflict, match="has another password for app"):
             ensure(ctx, other)
-    kept, wanted = (replace(asked.spec, name="") for asked in (one, other))
+    kept, wanted = (structs.replace(asked, name="") for asked in (one, other))
     assert not pool.serves(world.settings, kept, wanted)
-    kept = replace(shop().spec, name="")
+    kept = structs.replace(shop(), name="")
     assert pool.serves(world.settings, kept, kept)
 
 

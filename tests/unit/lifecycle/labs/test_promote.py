@@ -250,7 +250,7 @@ def _lost(ctx: Context, asked: CreateLab) -> None:
     """n1, the source, has a row more than the others, and n2 was promoted without it."""
     up(ctx, asked)
     query(ctx, "shop", None, "CREATE TABLE t (a INT)")
-    others = [f"n{number}" for number in range(2, asked.spec.nodes + 1)]
+    others = [f"n{number}" for number in range(2, asked.node_count + 1)]
     for node in others:
         assert count(ctx, node) == 0
         power.stop(ctx, "shop", node=node)

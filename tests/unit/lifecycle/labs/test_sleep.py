@@ -22,6 +22,7 @@ from lab.lifecycle.nodes.inspect import lab, labs, status
 from lab.lifecycle.perform import perform
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
+from lab.request import Request
 from lab.requests.labs import (
     BranchLab,
     ChangeLab,
@@ -34,7 +35,6 @@ from lab.requests.labs import (
     StopLab,
     WakeLab,
 )
-from lab.requests.request import Request
 from lab.requests.snapshots import TakeSnapshot
 from lab.schedule import ORIGIN
 from tests.support.lifecycle_world import World, at, make_lab, make_template, raising

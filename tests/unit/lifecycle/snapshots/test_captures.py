@@ -99,7 +99,7 @@ def test_keys_of_templates_stay(world: World) -> None:
     with world.open() as ctx:
         make_template(ctx)
         (found,) = template.templates(ctx)
-        shape = template.shape_of(image.find(ctx, found.image), REQUEST.spec.size)
+        shape = template.shape_of(image.find(ctx, found.image), REQUEST.size)
         parts = [
             3, ctx.home.id, found.image, "galera", blueprint("galera").version, REQUEST.nodes,
             REQUEST.memory, REQUEST.cpus, REQUEST.disk,

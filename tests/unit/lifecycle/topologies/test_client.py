@@ -64,4 +64,4 @@ def test_every_blueprint_has_one(
 
 def test_it_counts_as_a_node() -> None:
     with pytest.raises(InvalidSpec, match="9 servers and a node for the client are 10 nodes"):
-        planned(LabSpec("galera", nodes=9, options=Options(client=True)))
+        planned(LabSpec("galera", nodes=9, options=Options(client=True).said))

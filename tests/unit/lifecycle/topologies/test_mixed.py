@@ -264,8 +264,8 @@ def test_another_image_size_or_role_is_another_key(world: World) -> None:
             replace(alike, size=FRONT.size), replace(alike, size=replace(SIZE, disk=GIB)),
         ]  # fmt: skip
         plans = [Mixed(front=one) for one in fronts]
-        order = resolve(ctx, REQUEST.spec)
-        orders = [replace(order, blueprint=one, nodes=one.plan(REQUEST.spec.size)) for one in plans]
+        order = resolve(ctx, REQUEST)
+        orders = [replace(order, blueprint=one, nodes=one.plan(REQUEST.size)) for one in plans]
         keys = {template.key_of(ctx, one, all_) for one in orders}
     assert len(keys) == len(fronts)
 

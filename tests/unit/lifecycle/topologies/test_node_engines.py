@@ -50,7 +50,7 @@ def mixed(blueprint: str = "galera", *node: str, **more: Any) -> CreateLab:
 
 def refused(blueprint: str, *node: str, **more: Any) -> InvalidSpec:
     with pytest.raises(InvalidSpec) as caught:
-        planned(LabSpec(blueprint, options=Options(node=node), **more))
+        planned(LabSpec(blueprint, options=Options(node=node).said, **more))
     return caught.value
 
 
@@ -137,10 +137,10 @@ def test_the_series_is_recorded(tmp_path: Path) -> None:
     with World(tmp_path).open() as ctx:
         made = up(ctx, mixed("galera", "n2=mariadb"))
         assert made.options == {"node": ("n2=mariadb:11.8",)}
-        asked = EnsureLab.of(mixed("galera", "n2=mariadb").spec)
+        asked = EnsureLab.of(mixed("galera", "n2=mariadb"))
         assert ensure(ctx, asked, timeout=10).name == "two"
         with pytest.raises(Conflict, match=r"options .*n2=mariadb:11.8.*requested .*10.11"):
-            ensure(ctx, EnsureLab.of(mixed().spec), timeout=10)
+            ensure(ctx, EnsureLab.of(mixed()), timeout=10)
 
 
 def test_it_is_shown_where_versions_differ(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_the_engine_of_the_lab_is_of_the_same_family(tmp_path: Path) -> None:
             ("pxc", "n2=percona:8.0", ["percona-xtradb-cluster"]),
             ("pxc", f"n2={OLDER}", ["mariadb"]),
         ):
-            order = resolve(ctx, mixed(blueprint, node).spec)
+            order = resolve(ctx, mixed(blueprint, node))
             assert [choice.name for choice in order.choices] == recipes
-        order = resolve(ctx, mixed("replication", "n1=percona:8.0", "n2=mysql").spec)
+        order = resolve(ctx, mixed("replication", "n1=percona:8.0", "n2=mysql"))
         assert [choice.name for choice in order.choices] == ["percona-server-8.0"]
         assert [node.recipe for node in order.nodes] == ["percona-server-8.0", "mysql"]
 
@@ -208,7 +208,7 @@ def test_what_is_refused() -> None:
     assert "n4 is no node with a server" in str(refused("galera", f"n4={OLDER}"))
     with_proxy = Options(node=(f"n4={OLDER}",), proxy="haproxy")
     with pytest.raises(InvalidSpec, match="n4 is no node with a server") as caught:
-        planned(LabSpec("galera", options=with_proxy))
+        planned(LabSpec("galera", options=with_proxy.said))
     assert caught.value.hint == "nodes with servers: n1, n2, n3"
     assert "no series '9.9' of mariadb" in str(refused("galera", "n2=mariadb:9.9"))
     assert "cannot run on the engine 'mysql'" in str(refused("galera", "n2=mysql"))
@@ -216,24 +216,24 @@ def test_what_is_refused() -> None:
     assert str(error).startswith("mysql and mariadb:10.11 cannot be in one lab")
     assert "mysql and mariadb cannot" in str(refused("replication", "n2=mysql", engine="mariadb"))
     with pytest.raises(InvalidSpec, match="the dataset shop has an image of its own"):
-        LabSpec("galera", dataset="shop", options=Options(node=(f"n2={OLDER}",)))
+        LabSpec("galera", dataset="shop", options=Options(node=(f"n2={OLDER}",)).said)
 
 
 def test_a_pool_is_checked_when_its_service_starts(tmp_path: Path) -> None:
     with World(tmp_path).open() as ctx:
         with pytest.raises(InvalidSpec, match="n3 is no node"):
-            pool.check(ctx.settings, mixed("galera", f"n3={OLDER}").spec)
-        kept, other = mixed().spec, mixed("galera", "n2=mariadb-10.11").spec
-        asked = replace(kept, name="", accept_pooled_name=True)
+            pool.check(ctx.settings, mixed("galera", f"n3={OLDER}"))
+        kept, other = mixed(), mixed("galera", "n2=mariadb-10.11")
+        asked = structs.replace(kept, name="", accept_pooled_name=True)
         assert pool.serves(ctx.settings, kept, asked)
         assert pool.serves(ctx.settings, other, asked)
-        assert not pool.serves(ctx.settings, mixed("galera", "n1=mariadb:10.11").spec, asked)
+        assert not pool.serves(ctx.settings, mixed("galera", "n1=mariadb:10.11"), asked)
 
 
 def test_its_failure_is_not_the_engines(tmp_path: Path) -> None:
     """Protects other labs: an engine that forms no cluster with another is not passed over."""
     with World(tmp_path).open() as ctx:
-        order = resolve(ctx, mixed("pxc", f"n2={OLDER}").spec)
+        order = resolve(ctx, mixed("pxc", f"n2={OLDER}"))
         assert choose(ctx, order) == (order.choices[0], "")
         assert failures.recent(ctx.home) == {}
 
@@ -260,7 +260,7 @@ def test_nothing_is_said_of_what_is_supported(tmp_path: Path) -> None:
 
 def said(blueprint: str, found: Sequence[str], name: str = "mysql", **more: Any) -> list[str]:
     """What is said of nodes with servers of these versions."""
-    spec = LabSpec(blueprint, nodes=len(found), options=Options(**more))
+    spec = LabSpec(blueprint, nodes=len(found), options=Options(**more).said)
     nodes = planned(spec)
     members = [Member(n.name, at, f"10.0.0.{at}", n.role) for at, n in enumerate(nodes, 1)]
     engines = {
