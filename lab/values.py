@@ -4,14 +4,17 @@ The standard library compiles up to six methods for each class where it is defin
 millisecond, or a tenth of a second for the classes that `lab up` imports, of which it makes
 instances of a third. This one applies the standard library's when the first instance is made, or
 when the fields are asked for: by ``fields``, ``replace``, a subclass, or a library that looks for
-dataclasses. What a class then is does not differ.
+dataclasses. Equality, hash and representation, a third of the time, are not compiled: they read
+the fields by their names. What a class then is does not differ.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from reprlib import recursive_repr
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,7 +69,11 @@ def _complete(cls: type, options: dict[str, Any]) -> None:
     """
     before = dict(vars(cls))
     try:
-        _whole(cls, **options)
+        if options.keys() <= {"frozen", "kw_only"}:
+            _whole(cls, **options, repr=False, eq=False)
+            _add_methods(cls, before, frozen=options.get("frozen", False))
+        else:
+            _whole(cls, **options)
     except BaseException:
         for name in vars(cls).keys() - before.keys():
             delattr(cls, name)
@@ -74,6 +81,45 @@ def _complete(cls: type, options: dict[str, Any]) -> None:
             if vars(cls).get(name) is not value:
                 setattr(cls, name, value)
         raise
+
+
+def _add_methods(cls: type, own: dict[str, Any], *, frozen: bool) -> None:
+    """Add what ``repr`` and ``eq`` of ``dataclasses.dataclass`` add, by the same rules."""
+    fields = dataclasses.fields(cls)
+    compared = _values_of(field.name for field in fields if field.compare)
+    hashed = _values_of(
+        field.name for field in fields if (field.compare if field.hash is None else field.hash)
+    )
+    shown = [field.name for field in fields if field.repr]
+
+    @recursive_repr()
+    def as_text(self: object) -> str:
+        values = (f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__qualname__}({', '.join(values)})"
+
+    def is_equal(self: object, other: object) -> Any:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return compared(self) == compared(other)
+
+    def as_hash(self: object) -> int:
+        return hash(hashed(self))
+
+    found: dict[str, Any] = {"__repr__": as_text, "__eq__": is_equal}
+    # Python itself sets __hash__ to None in a class that has an __eq__ of its own.
+    if own.get("__hash__") is None and ("__hash__" not in own or "__eq__" in own):
+        found["__hash__"] = as_hash if frozen else None
+    for name, method in found.items():
+        if name == "__hash__" or name not in own:
+            setattr(cls, name, method)
+    params = vars(cls)["__dataclass_params__"]
+    params.repr = params.eq = True
+
+
+def _values_of(names: Iterable[str]) -> Callable[[object], Any]:
+    """A function that reads these attributes."""
+    listed = tuple(names)
+    return attrgetter(*listed) if listed else lambda _: ()
 
 
 def generating(frame: FrameType | None) -> bool:

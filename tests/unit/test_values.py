@@ -11,6 +11,7 @@ import pkgutil
 import sys
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, fields, replace
 from types import FrameType
@@ -89,6 +90,92 @@ def test_they_are_as_all_dataclasses() -> None:
     match Point(4):
         case Point(x, y):
             assert (x, y) == (4, 2)
+
+
+def four() -> type:
+    class Kind:
+        """With fields of all sorts."""
+
+        a: int = 1
+        b: list[int] = field(default_factory=list, compare=False)
+        c: str = field(default="x", repr=False)
+        d: float = field(default=0.0, hash=False)
+
+    return Kind
+
+
+def equal() -> type:
+    class Kind:  # noqa: PLW1641  # that is what is tried
+        """With an equality of its own."""
+
+        a: int = 1
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    return Kind
+
+
+def own() -> type:
+    class Kind:
+        """With a hash and a representation of its own."""
+
+        a: int = 1
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __repr__(self) -> str:
+            return "Kind!"
+
+    return Kind
+
+
+def unhashable() -> type:
+    class Kind:
+        """Without a hash by its own wish."""
+
+        a: int = 1
+        __hash__ = None  # type: ignore[assignment]
+
+    return Kind
+
+
+def empty() -> type:
+    class Kind:
+        """Without fields."""
+
+    return Kind
+
+
+def behaviour(kind: Any) -> list[object]:
+    """What instances of a class say of themselves and of each other."""
+    given: list[dict[str, Any]] = [{"a": 1}, {"a": 2}, {"b": [1]}, {"c": "y"}, {"d": 1.0}]
+    made = [kind(**one) for one in given if one.keys() <= {one.name for one in fields(kind)}]
+    made.append(kind())
+    pairs = list(itertools.product(made, repeat=2))
+    hashes = [hash(a) == hash(b) for a, b in pairs] if kind.__hash__ else []
+    others = [kind() == other for other in (3, None, Point(1))]
+    return [
+        [repr(one).split(".")[-1] for one in made], [a == b for a, b in pairs], others,
+        [a != b for a, b in pairs], hashes, str(kind.__dataclass_params__), kind.__match_args__,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [four, equal, own, unhashable, empty])
+@pytest.mark.parametrize("options", [{}, {"frozen": True}, {"kw_only": True}])
+def test_what_is_not_compiled_is_as_what_is(make: Callable[[], type], options: Any) -> None:
+    """Protects from a second standard of equality: a class behaves as by the library's own."""
+    ours: Any = dataclass(make(), **options)
+    theirs: Any = dataclasses.dataclass(make(), **options)
+    assert behaviour(ours) == behaviour(theirs)
+
+
+def test_a_class_that_holds_itself_has_a_representation() -> None:
+    """Protects from an endless recursion."""
+    box: Box[Any] = Box(None)
+    box.content = box
+    assert repr(box) == "Box(content=..., doubled=2)"
 
 
 def test_a_class_that_nobody_used_is_complete_for_who_looks_at_it() -> None:
