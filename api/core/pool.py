@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lab.config.poolfile import WarmPool
 
-_RETRY = 20.0
+PAUSE = 20.0
 """Seconds until a lab that could not be created is tried again; doubled each time."""
 _LONGEST = 1200.0
 
@@ -81,7 +81,7 @@ class Pool:
         with self._lock:
             count, _ = self._failures.pop(pool, (0, 0.0))
             if failed:
-                pause = min(_LONGEST, _RETRY * 2**count)
+                pause = min(_LONGEST, PAUSE * 2**count)
                 self._failures[pool] = (count + 1, time.monotonic() + pause)
 
     def paused(self, pool: str) -> bool:
