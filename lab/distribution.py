@@ -20,6 +20,7 @@ TARGETS = {
     "client": "venv-client",
     "datasets": "venv",
     "host": "venv",
+    "plot": "venv",
     "serve": "venv-serve",
     "trace": "venv-serve",
 }

@@ -22,7 +22,7 @@ from tests.support.serve_process import environment, serving
 
 pytestmark = pytest.mark.rare
 
-EXTRAS = ("client", "datasets", "host", "serve", "trace")
+EXTRAS = ("client", "datasets", "host", "plot", "serve", "trace")
 PYTEST = "pytest==7.0.1"
 """The oldest that has all that the plugin uses; only users of the plugin have it."""
 OTHERS = ("Flask", "SQLAlchemy", "alembic", "openapi-python-client", "pytest")
@@ -120,6 +120,8 @@ def works(made: Path, root: Path) -> None:
     # The fakes have no tables: nothing is masked, and --force is needed.
     values = "from lab.datasets.mask import values; print(len(values('name', 'en', 9, b'x' * 16)))"
     assert call(made, env, "python", "-c", values) == "9\n"
+    png = "from lab.bench.plot import bars_as_png; print(bars_as_png('', '', [('a', 1.0)])[1:4])"
+    assert call(made, env, "python", "-c", png) == "b'PNG'\n"
     served(made, env)
     (root / "project").mkdir()
     (root / "project/test_it.py").write_text(

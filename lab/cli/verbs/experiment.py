@@ -11,7 +11,7 @@ import typer
 
 from lab.bench import experiments
 from lab.bench.experiments import EXPERIMENTS, Experiment, ExperimentName, Variant
-from lab.bench.plot import bars, page
+from lab.bench.plot import bars, bars_as_png, need_png, page
 from lab.cli import flags
 from lab.cli.app import NOT_REMOTE, NOT_REMOTE_HINT, App, app_of
 from lab.cli.manual import manual
@@ -33,6 +33,7 @@ _BLUEPRINT = "single"
 
 @manual(
     "lab bench experiment dump-import --plot import.svg",
+    "lab bench experiment dump-import --plot import.png",
     "lab bench experiment create-tables --count 1000 --engine mysql:9.7",
     "lab bench experiment buffer-pool --plot pool.html",
 )
@@ -61,7 +62,8 @@ def experiment(
             "--plot",
             metavar="FILE",
             show_default=False,
-            help="Write a plot as SVG; with the tables as a page if FILE ends with .html.",
+            help="Write a plot as SVG; as PNG if FILE ends with .png; with the tables as a page"
+            " if it ends with .html.",
         ),
     ] = "",
     cluster: OwnLab,
@@ -83,6 +85,9 @@ def experiment(
     sides = experiments.variants(what, size)
     if cluster.profile and any(side.profile for side in sides):
         raise InvalidSpec("--profile: this experiment has a lab of each profile: leave it out")
+    kind = Path(plot).suffix.lower()
+    if kind == ".png":
+        need_png()
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     cluster = replace(cluster, blueprint=cluster.blueprint or _BLUEPRINT)
     found = Found(
@@ -90,7 +95,7 @@ def experiment(
     )
     if plot:
         with writing(Path(plot)):
-            Path(plot).write_text(_plot(found, whole=plot.endswith(".html")), encoding="utf-8")
+            Path(plot).write_bytes(_plot(found, kind))
     views = [view for _, view in found.runs]
     emit(views, how, table=lambda: _text(found), names=lambda: [one.id for one in views])
 
@@ -169,12 +174,16 @@ def _notes(found: Found) -> list[str]:
     return notes
 
 
-def _plot(found: Found, *, whole: bool) -> str:
+def _plot(found: Found, kind: str) -> bytes:
+    """The plot as a file whose name ends with ``kind``."""
     values = [(side.name, _figure(found.its, view)) for side, view in found.runs]
     title, unit = f"{found.its.title}, {found.runs[0][1].engine}", _unit(found.its, found.size)
-    if whole:
-        return page(title, _head(found), _rows(found), bars(title, unit, values), _notes(found))
-    return bars(title, unit, values, _notes(found))
+    if kind == ".png":
+        return bars_as_png(title, unit, values, _notes(found))
+    drawn = bars(title, unit, values, _notes(found))
+    if kind == ".html":
+        drawn = page(title, _head(found), _rows(found), bars(title, unit, values), _notes(found))
+    return drawn.encode()
 
 
 def _head(found: Found) -> tuple[str, ...]:

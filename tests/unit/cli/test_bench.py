@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from PIL import Image, ImageColor
 
 from lab.bench.experiments import variants
-from lab.bench.plot import bars, page
+from lab.bench.plot import bars, bars_as_png, page
 from lab.bench.stats import compare
 from lab.cli import main
 from lab.errors import NotReady
@@ -238,6 +241,53 @@ def test_an_experiment_has_a_lab_of_each_buffer_pool(tmp_path: Path, capsys: Cap
     tpcc = "bench experiment tpcc --count 2 -o json"
     assert main(tpcc.split(), lifecycle=world) == 0
     assert {one.warehouses for one in called(world, "RunBench")[4:]} == {2}  # type: ignore[attr-defined]
+
+
+def test_an_experiment_has_a_plot_as_png(tmp_path: Path) -> None:
+    """Protects comments and chats, which show no SVG; its text needs no font of the host."""
+    line = ["bench", "experiment", "dump-import", "--count", "400", "--plot", "out.PNG"]
+    assert main(line, lifecycle=FakeLifecycle()) == 0
+    found = (tmp_path / "out.PNG").read_bytes()
+    assert found.startswith(b"\x89PNG\r\n\x1a\n")
+    with Image.open(io.BytesIO(found)) as image:
+        image.load()
+    assert image.width == 2 * 760
+    assert len(image.getcolors(image.width * image.height) or ()) > 2
+    names = image.crop((0, 2 * 64, 2 * 240, 2 * 160))
+    assert len(names.getcolors(names.width * names.height) or ()) > 2, "there is no text"
+
+
+def test_without_pillow_nothing_is_measured(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the hour that the labs take: what is missing is found before."""
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    world = FakeLifecycle()
+    line = ["bench", "experiment", "dump-import", "--plot", "out.png"]
+    assert main(line, lifecycle=world) == 5
+    assert not world.calls
+    error = capsys.readouterr().err
+    assert "a plot as PNG requires the Python package PIL, which is not installed" in error
+    assert main([*line[:-1], "out.svg"], lifecycle=world) == 0
+
+
+def test_a_png_has_the_bars_of_the_svg() -> None:
+    """Protects from two drawings: same places, widths and colours."""
+    values = [("a", 0.0), ("b", 1.0), ("c", 2.0)]
+    notes = ["a note " * 40]
+    root = ET.fromstring(bars("t", "s", values, notes))  # noqa: S314  our own
+    with Image.open(io.BytesIO(bars_as_png("t", "s", values, notes))) as image:
+        image.load()
+    assert image.size == (2 * int(root.attrib["width"]), 2 * int(root.attrib["height"]))
+    below = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")][-3:]
+    assert " ".join(below) == notes[0].strip(), "all of a long note is shown"
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+        colour = ImageColor.getrgb(box.attrib["fill"])
+        left, top, width = (int(2 * float(box.get(key, 0))) for key in ("x", "y", "width"))
+        ends = [image.getpixel((x, top)) for x in range(left, left + width)]
+        assert set(ends) <= {colour}
+        if left:
+            assert image.getpixel((left + width, top)) != colour
 
 
 def test_bars_are_valid_whatever_their_names() -> None:
