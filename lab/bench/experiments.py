@@ -49,6 +49,15 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What the original says that a system costs."""
+
+    where: str
+    month: float
+    currency: str = "$"
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment, and the original that it repeats."""
 
@@ -69,6 +78,8 @@ class Experiment:
     threads: int = 1
     seconds: float = 60.0
     warm_up: float = 0.0
+    costs: tuple[Cost, ...] = field(default=(), repr=False)
+    """Of the original; empty: it is not about costs."""
 
     def factor(self, size: int) -> float:
         """How many times smaller ours is."""
@@ -144,6 +155,13 @@ _ALL: Mapping[ExperimentName, Experiment] = {
         timed=False,
         threads=2,
         warm_up=30.0,
+        costs=(
+            Cost("replica for disaster recovery, 700 GB, XFS", 243.0),
+            Cost("replica for disaster recovery, 700 GB, ZFS", 118.0),
+            Cost("PXC of 3 nodes, 2 TB, XFS on local disks (i3)", 2700.0),
+            Cost("PXC of 3 nodes, 2 TB, XFS on network disks (io1)", 4980.0),
+            Cost("PXC of 3 nodes, 2 TB, ZFS on local disks (i3)", 1400.0),
+        ),
     ),
 }
 

@@ -20,8 +20,14 @@ _NOTE = 110
 """Characters of a line below the bars that fit into the width."""
 _SCALE = 2
 """Pixels of a PNG for a unit of length, so that its text is sharp."""
-_STYLE = "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:left}"
+_STYLE = (
+    "body{font-family:sans-serif;margin:2em}table{margin:1em 0}"
+    "td,th{padding:.2em .8em;text-align:left}"
+)
 _PLACE = _WIDTH - _LEFT - 110
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""A head and rows."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +143,8 @@ def _drawn(
     return height, shapes
 
 
-def page(
-    title: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    plot: str,
-    notes: Sequence[str] = (),
-) -> str:
-    """A page in one file: a table, a plot as SVG, and notes."""
+def page(title: str, tables: Sequence[Table], plot: str, notes: Sequence[str] = ()) -> str:
+    """A page in one file: tables, a plot as SVG, and notes."""
 
     def row(kind: str, cells: Sequence[str]) -> str:
         return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
@@ -154,11 +154,12 @@ def page(
         f"<title>{escape(title)}</title>",
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{escape(title)}</h1>",
-        f"<table><thead>{row('th', head)}</thead><tbody>",
-        *(row("td", cells) for cells in rows),
-        "</tbody></table>",
-        plot.rstrip("\n"),
-        *(f"<p>{escape(note)}</p>" for note in notes),
-        "</body></html>",
     ]
+    for head, rows in tables:
+        lines += [
+            f"<table><thead>{row('th', head)}</thead><tbody>",
+            *(row("td", cells) for cells in rows),
+            "</tbody></table>",
+        ]
+    lines += [plot.rstrip("\n"), *(f"<p>{escape(note)}</p>" for note in notes), "</body></html>"]
     return "".join(f"{line}\n" for line in lines)

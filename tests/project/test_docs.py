@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lab.bench import costs
 from lab.cli.commands import RootVerbs, root_command
 from lab.config import labfile, servefile, settings
 from lab.config.labfile import LabValues
@@ -72,10 +73,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_toml_examples_are_accepted(block: Block, tmp_path: Path) -> None:
-    """Protects those who copy: every example is a lab.toml or a config file that loads."""
+    """Protects those who copy: every example is a file of its kind that loads."""
     if "blueprint" in block.text and "[serve" not in block.text:
         (tmp_path / "lab.toml").write_text(block.text)
         assert labfile.merge(labfile.read(tmp_path), {}).blueprint
+    elif "currency" in block.text:
+        (tmp_path / "prices.toml").write_text(block.text)
+        assert costs.read(tmp_path / "prices.toml").month(1.0) > 0
     else:
         file = tmp_path / "config.toml"
         file.write_text(block.text)

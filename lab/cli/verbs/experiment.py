@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lab.bench import experiments
+from lab.bench import costs, experiments
+from lab.bench.costs import Prices
 from lab.bench.experiments import EXPERIMENTS, Experiment, ExperimentName, Variant
-from lab.bench.plot import bars, bars_as_png, need_png, page
+from lab.bench.plot import Table, bars, bars_as_png, need_png, page
 from lab.cli import flags
 from lab.cli.app import NOT_REMOTE, NOT_REMOTE_HINT, App, app_of
 from lab.cli.manual import manual
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from lab.views.benches import BenchView
 
 _BLUEPRINT = "single"
+_UNKNOWN = "unknown"
+_COSTS = ("", "WHERE", "GB ON DISK", "SCALED", "COST A MONTH")
 
 
 @manual(
@@ -36,6 +39,7 @@ _BLUEPRINT = "single"
     "lab bench experiment dump-import --plot import.png",
     "lab bench experiment create-tables --count 1000 --engine mysql:9.7",
     "lab bench experiment buffer-pool --plot pool.html",
+    "lab bench experiment tpcc --prices prices.toml",
 )
 @flags.expand
 def experiment(
@@ -66,6 +70,16 @@ def experiment(
             " if it ends with .html.",
         ),
     ] = "",
+    prices: Annotated[
+        str,
+        typer.Option(
+            "--prices",
+            metavar="FILE",
+            show_default=False,
+            help="tpcc: also print what each profile would cost a month, by the prices in FILE"
+            " (TOML).",
+        ),
+    ] = "",
     cluster: OwnLab,
     timeout: flags.ReadyTimeout = "",
     output: flags.Output = "table",
@@ -85,13 +99,22 @@ def experiment(
     sides = experiments.variants(what, size)
     if cluster.profile and any(side.profile for side in sides):
         raise InvalidSpec("--profile: this experiment has a lab of each profile: leave it out")
+    if prices and not its.costs:
+        costly = ", ".join(one for one in EXPERIMENTS if experiments.experiment(one).costs)
+        raise InvalidSpec(f"--prices: {what} is not about costs", hint=f"only of: {costly}")
+    if prices and how != "table":
+        raise InvalidSpec(f"--prices: costs are a table, not part of -o {how}: leave out one")
+    priced = costs.read(Path(prices)) if prices else None
     kind = Path(plot).suffix.lower()
     if kind == ".png":
         need_png()
     limit = flags.timeout(timeout, app.settings().ready_timeout)
     cluster = replace(cluster, blueprint=cluster.blueprint or _BLUEPRINT)
     found = Found(
-        its, size, [(side, _one(app, what, size, cluster, side, limit)) for side in sides]
+        its,
+        size,
+        [(side, _one(app, what, size, cluster, side, limit)) for side in sides],
+        priced,
     )
     if plot:
         with writing(Path(plot)):
@@ -107,6 +130,8 @@ class Found:
     its: Experiment
     size: int
     runs: Sequence[tuple[Variant, BenchView]]
+    prices: Prices | None = None
+    """Those of the user, if costs are computed."""
 
 
 def _named(name: str) -> ExperimentName:
@@ -156,10 +181,16 @@ def _unit(its: Experiment, size: int) -> str:
     return f"seconds for {size} {its.unit}" if its.timed else "transactions a second"
 
 
-def _on_disk(view: BenchView) -> str:
+def _used(view: BenchView) -> list[int] | None:
+    """Bytes on disk of each server; None if those of any were not observed."""
     used = [one.disk for one in view.steps[0].nodes if one.counters]
     known = [one for one in used if one is not None]
-    return f"{format_size(sum(known))} on disk" if known and len(known) == len(used) else ""
+    return known if known and len(known) == len(used) else None
+
+
+def _on_disk(view: BenchView) -> str:
+    used = _used(view)
+    return f"{format_size(sum(used))} on disk" if used else ""
 
 
 def _notes(found: Found) -> list[str]:
@@ -180,10 +211,10 @@ def _plot(found: Found, kind: str) -> bytes:
     title, unit = f"{found.its.title}, {found.runs[0][1].engine}", _unit(found.its, found.size)
     if kind == ".png":
         return bars_as_png(title, unit, values, _notes(found))
-    drawn = bars(title, unit, values, _notes(found))
     if kind == ".html":
-        drawn = page(title, _head(found), _rows(found), bars(title, unit, values), _notes(found))
-    return drawn.encode()
+        notes = [*_notes(found), *_cost_notes(found)]
+        return page(title, _tables(found), bars(title, unit, values), notes).encode()
+    return bars(title, unit, values, _notes(found)).encode()
 
 
 def _head(found: Found) -> tuple[str, ...]:
@@ -207,7 +238,48 @@ def _rows(found: Found) -> list[tuple[str, ...]]:
     return rows
 
 
+def _costs(found: Found, prices: Prices) -> list[tuple[str, ...]]:
+    """The costs in the original, then ours."""
+    rows: list[tuple[str, ...]] = [
+        ("original", one.where, "", "", f"{one.month:.2f} {one.currency}")
+        for one in found.its.costs
+    ]
+    nodes = [(side, _used(view)) for side, view in found.runs]
+    # Of several nodes their mean: the cluster of the prices has a number of its own.
+    means = [(side, round(sum(used) / len(used)) if used else None) for side, used in nodes]
+    reference = means[0][1]
+    for side, used in means:
+        scaled = prices.scaled(used, reference)
+        rows.append((
+            "ours", side.name,
+            _UNKNOWN if used is None else f"{used / 1e9:.3f}",
+            _UNKNOWN if scaled is None else f"{scaled:.1f}",
+            _UNKNOWN if scaled is None else f"{prices.month(scaled):.2f} {prices.currency}",
+        ))  # fmt: skip
+    return rows
+
+
+def _cost_notes(found: Found) -> tuple[str, ...]:
+    if not found.prices:
+        return ()
+    first = found.runs[0][0].name
+    ours = (
+        f"costs of ours: {found.prices.cluster_text} with {first}, with others in proportion to"
+        " what was measured, of which the system and logs are a part"
+    )
+    return (ours, "costs of the original: at the prices of its time, which are not those given")
+
+
+def _tables(found: Found) -> list[Table]:
+    tables: list[Table] = [(_head(found), _rows(found))]
+    if found.prices:
+        tables.append((_COSTS, _costs(found, found.prices)))
+    return tables
+
+
 def _text(found: Found) -> str:
-    right = {2, 3} if found.its.timed else {2}
-    rows = table(_head(found), _rows(found), right=right)
-    return rows + "".join(f"{line}\n" for line in _notes(found))
+    figures, *more = _tables(found)
+    text = table(*figures, right={2, 3} if found.its.timed else {2})
+    for costs_of in more:
+        text += "\n" + table(*costs_of, right={2, 3, 4})
+    return text + "".join(f"{line}\n" for line in [*_notes(found), *_cost_notes(found)])

@@ -6,7 +6,9 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -19,8 +21,9 @@ from lab.cli import main
 from lab.errors import NotReady
 from lab.requests.benches import CompareBench, RunBench
 from lab.requests.labs import CreateLab
+from lab.views.benches import BenchView, NodeUse
 from tests.support.cli_views import bench_view, compare_view
-from tests.unit.cli.test_fake_lifecycle import FakeLifecycle
+from tests.unit.cli.test_fake_lifecycle import _ANSWERS, FakeLifecycle
 
 Capture = pytest.CaptureFixture[str]
 
@@ -290,12 +293,135 @@ def test_a_png_has_the_bars_of_the_svg() -> None:
             assert image.getpixel((left + width, top)) != colour
 
 
+PRICES = """\
+currency = "$"
+[price]
+disk_gb = 0.5
+vcpu = 10
+ram_gb = 2.25
+[cluster]
+data_gb = 700
+nodes = 3
+vcpus = 4
+ram_gb = 16
+"""
+
+
+def used(monkeypatch: pytest.MonkeyPatch, *sizes: int | None) -> None:
+    """Let runs have these bytes on disk, one after the other; the client's are not counted."""
+    left = iter(sizes)
+
+    def answer(asked: RunBench) -> BenchView:
+        view = bench_view(lab=asked.lab, workload=asked.workload)
+        client = NodeUse("c1", "client", {}, 0.1, 1, 9_000_000_000)
+        server = replace(view.steps[0].nodes[0], disk=next(left))
+        return replace(view, steps=(replace(view.steps[0], nodes=(server, client)),))
+
+    answers: dict[Any, Any] = _ANSWERS
+    monkeypatch.setitem(answers, RunBench, answer)
+
+
+def rows_of(out: str) -> dict[str, list[str]]:
+    """The cells of the cost table, by what a row is of."""
+    lines = out.split("\n\n")[1].splitlines()
+    cells = [
+        re.split(r" {2,}", line.strip()) for line in lines if line.startswith(("orig", "ours"))
+    ]
+    return {one[1]: one[2:] for one in cells if len(one) > 2}
+
+
+def test_costs_by_the_prices_of_a_user(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the arithmetic: disk in proportion, processors and memory of each node as given."""
+    used(monkeypatch, 200_000_000, 100_000_000, 50_000_000)
+    (tmp_path / "prices.toml").write_text(PRICES)
+    line = "bench experiment tpcc --prices prices.toml --plot out.html"
+    assert main(line.split(), lifecycle=FakeLifecycle()) == 0
+    out = capsys.readouterr().out
+    found = rows_of(out)
+    assert found["profile durable"] == ["0.200", "700.0", "1278.00 $"], "3 * (350 + 40 + 36)"
+    assert found["profile balanced"] == ["0.100", "350.0", "753.00 $"]
+    assert found["profile disposable"] == ["0.050", "175.0", "490.50 $"]
+    figures = {one.split()[0] for cells in found.values() for one in cells if one.endswith(".00 $")}
+    assert {"243.00", "118.00", "2700.00", "4980.00", "1400.00"} <= figures
+    assert "3 nodes; of each: 4 vCPU, 16 GB of RAM, 700 GB on disk with profile durable" in out
+    written = (tmp_path / "out.html").read_text()
+    assert written.count("<table>") == 2
+    assert "<td>490.50 $</td>" in written
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unknown"),
+    [
+        ((200_000_000, None, 50_000_000), {"profile balanced"}),
+        ((None, 1, 2), {"profile durable", "profile balanced", "profile disposable"}),
+    ],
+    ids=["one", "the first"],
+)
+def test_costs_of_what_was_not_observed_are_unknown(
+    sizes: tuple[int | None, ...],
+    unknown: set[str],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Protects from figures that nobody measured; the first profile is what others refer to."""
+    used(monkeypatch, *sizes)
+    (tmp_path / "prices.toml").write_text(PRICES)
+    line = ["bench", "experiment", "tpcc", "--prices", "prices.toml"]
+    assert main(line, lifecycle=FakeLifecycle()) == 0
+    found = rows_of(capsys.readouterr().out)
+    assert {where for where, cells in found.items() if cells[-1] == "unknown"} == unknown
+    assert found["profile disposable"][0] != "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("currency = '$'\n", "price is missing"),
+        (PRICES.replace('"$"', '"doubloons"'), "a code of three letters"),
+        (PRICES.replace("data_gb = 700", "data_gb = 0"), "a number above 0"),
+        (PRICES.replace("vcpu = 10", "vcpu = nan"), "a number from 0 to"),
+        (PRICES.replace("nodes = 3", "nodes = 1.5"), "a whole number"),
+        (PRICES.replace("disk_gb", "disc_gb"), "disc_gb"),
+        ("currency = ", "not valid TOML"),
+        ("#" * 70_000, "more than 64K"),
+        (None, "cannot be read"),
+    ],
+)
+def test_prices_that_cannot_be_used_are_refused_before_a_lab_is_made(
+    text: str | None, said: str, tmp_path: Path, capsys: Capture
+) -> None:
+    if text is not None:
+        (tmp_path / "prices.toml").write_text(text)
+    world = FakeLifecycle()
+    line = ["bench", "experiment", "tpcc", "--prices", "prices.toml"]
+    assert main(line, lifecycle=world) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "prices.toml" in error
+    assert not world.calls
+
+
+def test_only_an_experiment_about_costs_has_prices(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    world = FakeLifecycle()
+    line = ["bench", "experiment", "dump-import", "--prices", "prices.toml"]
+    assert main(line, lifecycle=world) == 2
+    assert "only of: tpcc" in capsys.readouterr().err
+    line[2] = "tpcc"
+    assert main([*line, "-o", "json"], lifecycle=world) == 2
+    assert "not part of -o json" in capsys.readouterr().err
+    assert not world.calls
+
+
 def test_bars_are_valid_whatever_their_names() -> None:
     text = bars("a <b> & c", "s", [("<x>", 0.0), ("y", 2.0)], ["&"])
     root = ET.fromstring(text)  # noqa: S314  our own
     widths = [float(one.attrib["width"]) for one in root.iter("{http://www.w3.org/2000/svg}rect")]
     assert widths[1:] == [0.0, 410.0]
     assert bars("", "", [])
-    whole = page("a <b>", ("<h>",), [("<c>",)], text, ["<n>"])
+    whole = page("a <b>", [(("<h>",), [("<c>",)])], text, ["<n>"])
     assert "<b>" not in whole.replace("&lt;", "")
     assert "&lt;c&gt;" in whole

@@ -98,7 +98,7 @@ def dataset_view(name: str, version: int = 1) -> DatasetView:
     )  # fmt: skip
 
 
-_ANSWERS: Mapping[type[Request], Callable[[Any], Any]] = {
+_ANSWERS: dict[type[Request], Callable[[Any], Any]] = {
     RollBack: lambda asked: lab_view(asked.lab),
     BranchLab: lambda asked: [
         lab_view(f"{asked.name}-{number}", parent=f"lab:{asked.lab}@origin")
