@@ -46,7 +46,7 @@ class Packing:
     def parts(self, directory: str) -> Iterator[Parts]:
         """A stream whose size is not known before, as files ``directory/000000``, ``000001`` ...
 
-        One is complete at the end of the block; what an error leaves is no bundle.
+        It is complete at the end of the block; an error leaves some of its first files.
         """
         stream = Parts(self, directory)
         yield stream

@@ -18,6 +18,10 @@ from lab.values import dataclass
 
 LAB = "lab"
 """The directory of the lab itself, the archive of a snapshot in parts."""
+THE_LAB = "the lab"
+"""What the manifest calls the lab among what is missing."""
+MANIFEST = "manifest.json"
+"""It is before the lab; behind it there is another one if the lab could not be completed."""
 
 _MANIFEST = 4 << 20
 """Bytes of the manifest, at most."""
@@ -45,6 +49,8 @@ class Manifest:
     """When it was written, in epoch seconds."""
     why: str
     """What failed; empty: nothing did."""
+    lacks_lab: str = ""
+    """Why the lab is not in it, or not all of it; empty: that was not requested, or it is."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,16 @@ class _Named(msgspec.Struct):
     name: str
 
 
+class _Missing(msgspec.Struct):
+    what: str
+    why: str
+
+
 class _Said(msgspec.Struct):
     lab: _Named
     at: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)]
     why: str = ""
+    missing: list[_Missing] = []
 
 
 @contextmanager
@@ -86,8 +98,8 @@ def unpacking(source: BinaryIO) -> Iterator[Bundle]:
         for number, (name, file, size) in enumerate(files):
             if size > _LARGEST or number >= _FILES:
                 raise _no_bundle()
-            if name == "manifest.json":
-                manifest = _read(file if size <= _MANIFEST else io.BytesIO())
+            if name == MANIFEST:
+                manifest = _read(file, size)
             elif name == f"{LAB}/000000":
                 if manifest is None:
                     raise _no_bundle()
@@ -96,10 +108,15 @@ def unpacking(source: BinaryIO) -> Iterator[Bundle]:
                 return
         if manifest is None:
             raise _no_bundle()
-        raise InvalidSpec(
-            f"the bundle of {manifest.lab} has no lab in it",
-            hint="`lab bundle --with-lab` writes one that has",
-        )
+        raise _without_lab(manifest, "no lab")
+
+
+def _without_lab(manifest: Manifest, what: str) -> InvalidSpec:
+    why = f": {manifest.lacks_lab}" if manifest.lacks_lab else ""
+    return InvalidSpec(
+        f"the bundle of {manifest.lab} has {what} in it{why}",
+        hint="`lab bundle --with-lab` writes one that has",
+    )
 
 
 def _no_bundle() -> InvalidSpec:
@@ -110,7 +127,9 @@ def _damaged() -> InvalidSpec:
     return InvalidSpec("the bundle is damaged, or was cut off", hint="copy it again")
 
 
-def _read(file: BinaryIO | io.BufferedReader) -> Manifest:
+def _read(file: io.BufferedReader, size: int) -> Manifest:
+    if size > _MANIFEST:
+        raise _no_bundle()
     try:
         data = file.read(_MANIFEST)
     except _DAMAGE:
@@ -119,7 +138,9 @@ def _read(file: BinaryIO | io.BufferedReader) -> Manifest:
         said = msgspec.json.decode(data, type=_Said)
     except msgspec.DecodeError:
         raise _no_bundle() from None
-    return Manifest(printable(said.lab.name[:_WIDTH]), said.at, printable(said.why[:_WIDTH]))
+    lacking = next((one.why for one in said.missing if one.what == THE_LAB), "")
+    name, why, lacks_lab = (printable(text[:_WIDTH]) for text in (said.lab.name, said.why, lacking))
+    return Manifest(name, said.at, why, lacks_lab)
 
 
 def _files(tar: tarfile.TarFile, limited: _Limited) -> Iterator[tuple[str, io.BufferedReader, int]]:
@@ -142,7 +163,7 @@ def _files(tar: tarfile.TarFile, limited: _Limited) -> Iterator[tuple[str, io.Bu
 
 
 class _Parts(io.RawIOBase):
-    """The parts of the lab, as one stream."""
+    """The parts of the lab, as one stream; InvalidSpec at its end if it is not complete."""
 
     def __init__(
         self, first: io.BufferedReader, rest: Iterator[tuple[str, io.BufferedReader, int]]
@@ -169,7 +190,9 @@ class _Parts(io.RawIOBase):
             if following is None:
                 return 0
             self._number += 1
-            name, self._file, _ = following
+            name, self._file, size = following
+            if name == MANIFEST and (last := _read(self._file, size)).lacks_lab:
+                raise _without_lab(last, "no complete lab")
             if name != f"{LAB}/{self._number:06}":
                 raise _damaged()
 

@@ -13,8 +13,8 @@ import msgspec
 from lab.bundle import page, questions
 from lab.bundle.packing import Parts, packing
 from lab.bundle.redact import Redactor
-from lab.bundle.unpacking import LAB
-from lab.errors import Interrupted, LabError
+from lab.bundle.unpacking import LAB, THE_LAB
+from lab.errors import CommandFailed, Interrupted, LabError
 from lab.lifecycle.captures.capture import Capture
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.nodes import evidence, inspect
@@ -65,7 +65,7 @@ def bundle(
             redactor = Redactor(list(subject.secrets))
             plain = msgspec.to_builtins(replace(view, password="", dsn=""), enc_hook=str)
             out.add_json("lab.json", redactor.value(plain))
-            missing = evidence.write(
+            index = evidence.write(
                 ctx,
                 out,
                 subject,
@@ -82,8 +82,10 @@ def bundle(
                 except Interrupted:
                     raise
                 except LabError as error:  # the evidence is worth more than nothing
-                    taken, missing = None, [{"what": "the lab", "why": str(error)}, *missing]
-    for one in missing if notes else ():
+                    # The index was written before the lab, for whoever reads the stream.
+                    taken, index = None, index.lacking(THE_LAB, _why(error))
+                    index.put(out)
+    for one in index.missing if notes else ():
         ctx.progress.note("bundle", f"not collected: {one['what']}: {one['why']}")
     return BundleView(
         name,
@@ -91,7 +93,7 @@ def bundle(
         sum(one["size"] for one in out.files.values()),
         len(out.files),
         time.time() - began,
-        lacks_lab=missing[0]["why"] if add_lab and not taken else "",
+        lacks_lab=index.missing[0]["why"] if add_lab and not taken else "",
     )
 
 
@@ -115,7 +117,13 @@ def _captured(
     except Interrupted:
         raise
     except (LabError, OSError) as error:
-        return None, [{"what": "the lab", "why": str(error)}]
+        return None, [{"what": THE_LAB, "why": _why(error)}]
+
+
+def _why(error: LabError | OSError) -> str:
+    """The error as one line, with the last line of a program that failed."""
+    said = error.details[-1:] if isinstance(error, CommandFailed) else ()
+    return ": ".join([str(error), *said])
 
 
 def _subject(view: LabView, found: LabWithNodes) -> Subject:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ from lab import host
 from lab.bundle import page, questions
 from lab.bundle.packing import Packing
 from lab.bundle.redact import Redactor
+from lab.bundle.unpacking import MANIFEST
 from lab.distribution import version
 from lab.drafts import replaced
 from lab.errors import Interrupted, LabError, NotReady
@@ -37,6 +38,7 @@ _CALL = 60.0
 _PING = 5.0
 _CONSOLE = 1 << 20
 """Bytes of a console, and of what the hypervisor keeps of a guest, the last ones."""
+_PAGE = "index.html"
 _ANSWER = 1 << 20
 """Bytes of an answer of a guest."""
 
@@ -85,6 +87,33 @@ def collect(ctx: Context, subject: Subject, rounds: int, seconds: float) -> list
     return each(lambda node: _node(ctx, node, rounds, deadline), subject.nodes)
 
 
+@dataclass(frozen=True)
+class Index:
+    """The manifest and the page of a bundle, which may be written again when more is known."""
+
+    manifest: Mapping[str, Any]
+    """Without ``missing`` and ``files``."""
+    missing: Sequence[dict[str, str]]
+    timeline: Sequence[page.Moment]
+    redactor: Redactor
+
+    def lacking(self, what: str, why: str) -> Index:
+        """The same, where this is missing too."""
+        return replace(self, missing=[{"what": what, "why": why}, *self.missing])
+
+    def put(self, out: Packing) -> None:
+        """Write both files.
+
+        Of several in an archive the last ones count: whoever unpacks it gets these.
+        """
+        for path in (MANIFEST, _PAGE):
+            out.files.pop(path, None)  # of the former index, which this one replaces
+        said = {**self.manifest, "missing": list(self.missing), "files": out.files}
+        clean = self.redactor.value(said)
+        out.add_json(MANIFEST, clean)
+        out.add(_PAGE, page.index(clean, self.timeline))
+
+
 def write(
     ctx: Context,
     out: Packing,
@@ -95,11 +124,11 @@ def write(
     began: float,
     missing: Sequence[dict[str, str]] = (),
     timeline: Sequence[page.Moment] = (),
-) -> list[dict[str, str]]:
-    """Write what was collected, and the index; returns what is missing, with ``missing``.
+) -> Index:
+    """Write what was collected, and the index; returns that, with all that is missing.
 
-    ``why``: what failed; ``began``: when it was collected, in epoch seconds; ``timeline``: moments
-    besides those of the servers' logs.
+    ``why``: what failed; ``began``: when it was collected, in epoch seconds; ``missing``: what is
+    known to be missing before; ``timeline``: moments besides those of the servers' logs.
     """
     redactor = Redactor(list(subject.secrets))
     lacking, moments = list(missing), list(timeline)
@@ -110,10 +139,9 @@ def write(
         moments += page.moments(node.name, redactor.log(seen.files.get("error.log", "")))
     merged = page.merged(moments)
     out.add("timeline.txt", page.as_text(merged))
-    clean = redactor.value(_manifest(ctx, out, subject, redactor.log(why), began, lacking))
-    out.add_json("manifest.json", clean)
-    out.add("index.html", page.index(clean, merged))
-    return lacking
+    index = Index(_manifest(ctx, subject, redactor.log(why), began), lacking, merged, redactor)
+    index.put(out)
+    return index
 
 
 def of_job(ctx: Context, job: str) -> Path:
@@ -247,11 +275,9 @@ def _console(ctx: Context, node: Witness) -> str:
 
 def _manifest(
     ctx: Context,
-    out: Packing,
     subject: Subject,
     why: str,
     at: float,
-    missing: Sequence[dict[str, str]],
 ) -> dict[str, Any]:
     capabilities, memory = ctx.hypervisor.capabilities(), host.memory()
     return {
@@ -270,6 +296,4 @@ def _manifest(
             "processors": str(host.processors()), "load": f"{os.getloadavg()[0]:.2f}",
             "memory": f"{format_size(memory.available)} of {format_size(memory.total)} available",
         },
-        "missing": list(missing),
-        "files": out.files,
     }  # fmt: skip

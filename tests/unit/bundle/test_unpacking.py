@@ -65,6 +65,40 @@ def test_what_it_says_is_printable_and_short() -> None:
         assert len(found.manifest.why) <= 1000
 
 
+LACKING = {**MANIFEST, "missing": [{"what": "n1: guest", "why": "it is stopped"},
+                                   {"what": "the lab", "why": "no\x1b[1m space"}]}  # fmt: skip
+
+
+def test_why_the_lab_is_not_in_it_is_said() -> None:
+    """Protects who opens it from looking for the cause: the manifest has it."""
+    what = r"^the bundle of shop has no lab in it: no\\x1b\[1m space$"
+    with pytest.raises(InvalidSpec, match=what), unpacking(io.BytesIO(bundled([], LACKING))):
+        pytest.fail("it was opened")
+
+
+def test_a_lab_whose_export_failed_is_refused_with_the_reason() -> None:
+    """Protects from half a lab, and from the search for a damaged copy: the last manifest says why.
+
+    The first one was written before the lab, and did not know.
+    """
+    again = ("manifest.json", json.dumps(LACKING).encode())
+    page = ("index.html", b"x")
+    content = tarred(SAID, page, ("lab/000000", b"x" * 9), again, page)
+    what = r"has no complete lab in it: no\\x1b\[1m space$"
+    with unpacking(io.BytesIO(content)) as found:
+        assert found.lab.read(9) == b"x" * 9
+        with pytest.raises(InvalidSpec, match=what):
+            found.lab.read(1)
+    whole = tarred(SAID, page, ("lab/000000", b"x" * 9), SAID)
+    large = tarred(SAID, ("lab/000000", b"x"), ("manifest.json", b" " * (5 << 20)))
+    for bad in (whole, large):
+        with (
+            unpacking(io.BytesIO(bad)) as found,
+            pytest.raises(InvalidSpec, match=r"damaged, or was cut off|not a bundle"),
+        ):
+            found.lab.read()
+
+
 SAID = ("manifest.json", json.dumps(MANIFEST).encode())
 REFUSED = {
     "nothing": (b"", "not a bundle"),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lab.errors import CommandFailed, Conflict
+from lab.bundle.packing import Parts
+from lab.errors import CommandFailed, Conflict, InvalidSpec
 from lab.lifecycle.archives.bundled_lab import bundle_with_lab, open_bundle
+from lab.lifecycle.archives.snapshot_archive import export_snapshot
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs import power
+from lab.lifecycle.labs.bundle import bundle
 from lab.lifecycle.labs.down import down
 from lab.lifecycle.labs.query import query
 from lab.lifecycle.labs.up import up
@@ -20,7 +24,7 @@ from lab.lifecycle.nodes.inspect import lab
 from lab.lifecycle.snapshots import snapshot
 from lab.locks.named import lock
 from lab.names import GuestName
-from lab.requests.archives import ImportOptions, OpenBundle
+from lab.requests.archives import Destination, ExportArchive, ImportOptions, OpenBundle
 from lab.views.labs import LabView
 from tests.support.exchange_world import Side
 from tests.support.lifecycle_world import named, nothing
@@ -143,7 +147,55 @@ def test_a_lab_that_cannot_be_exported_leaves_the_evidence(here: Side) -> None:
     with ExitStack() as held, here.open(busy) as ctx:
         view = bundle_with_lab(ctx, "shop", to)
     assert "shop" in view.lacks_lab
-    assert unpacked(to.getvalue())["manifest.json"]
+    said = json.loads(unpacked(to.getvalue())["manifest.json"])
+    assert said["missing"] == [{"what": "the lab", "why": view.lacks_lab}]
+
+
+class Breaking:
+    """Takes so many bytes of an archive, and fails."""
+
+    def __init__(self, to: Parts, left: int) -> None:
+        self._to = to
+        self._left = left
+
+    def write(self, data: bytes, /) -> int:
+        if len(data) > self._left:
+            self._to.write(data[: self._left])
+            raise CommandFailed(["zfs", "send"], 1, stderr="cannot send: I/O error")
+        self._left -= len(data)
+        return self._to.write(data)
+
+    def flush(self) -> None:
+        self._to.flush()
+
+
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_an_export_that_fails_half_way_is_in_the_manifest(
+    here: Side, there: Side, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """Protects who gets the file: it says itself that the lab is not all there, and why."""
+    monkeypatch.setattr("lab.bundle.packing.PART", 1000)
+    to = io.BytesIO()
+
+    def add_lab(label: str, out: Parts) -> None:
+        sink = Destination(sink=Breaking(out, parts * 1000 + 10))
+        export_snapshot(ctx, ExportArchive(kind="snapshot", lab="shop", which=label, to=sink))
+
+    with here.open() as ctx:
+        view = bundle(ctx, "shop", to, add_lab=add_lab)
+    assert "cannot send: I/O error" in view.lacks_lab
+    packed = unpacked(to.getvalue(), but="lab/")
+    said = json.loads(packed["manifest.json"])
+    assert said["missing"][0]["what"] == "the lab"
+    assert "cannot send: I/O error" in said["missing"][0]["why"]
+    assert "cannot send: I/O error" in packed["index.html"]
+    written = {path for path in said["files"] if path.startswith("lab/")}
+    assert len(written) == parts
+    assert set(said["files"]) - written == set(packed) - {"manifest.json", "index.html"}
+    with there.open() as ctx:
+        with pytest.raises(InvalidSpec, match=r"has no (complete )?lab in it: .*I/O error"):
+            opened(ctx, to.getvalue())
+        assert ctx.store.labs.all() == []
 
 
 def test_what_a_kill_leaves_of_a_failed_lab_goes(here: Side) -> None:
@@ -183,7 +235,8 @@ def test_where_it_cannot_be_captured_the_rest_is_there(here: Side, there: Side) 
         to = io.BytesIO()
         view = bundle_with_lab(ctx, "shop", to)
     assert "shop" in view.lacks_lab
-    with there.open() as ctx, pytest.raises(Exception, match="has no lab in it"):
+    assert "shop" in json.loads(unpacked(to.getvalue())["manifest.json"])["missing"][0]["why"]
+    with there.open() as ctx, pytest.raises(InvalidSpec, match=r"has no lab in it: .*shop"):
         opened(ctx, to.getvalue())
 
 
