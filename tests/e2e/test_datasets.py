@@ -131,7 +131,10 @@ def test_dumps_of_mysql(image: Site, mysql: Path, tmp_path: Path) -> None:
         assert site.sql(lab, "n1", sold) == [[1]]
     site.lab("dataset", "rm", name)
     large = mysql / "std_data/bug36444172/dump.sql"
-    made = site.lab("dataset", "create", name, "--from", str(large), "-o", "json", timeout=900).json
+    # 18 indexes of random values: seven minutes on an emulated guest that is alone.
+    made = site.lab(
+        "dataset", "create", name, "--from", str(large), "-o", "json", timeout=1800
+    ).json
     assert made["loaded"] > 67_000_000
     with site.up("single", "--dataset", name, "--name", lab):
         [[rows]] = site.sql(lab, "n1", "SELECT COUNT(*) FROM test_db.test_table")
