@@ -40,8 +40,8 @@ CHANGES = {
         '    formed: int = 0\n    processor: str = "epyc"\n',
     ),
     "lab/requests/labs.py": (
-        '"host", "on_host_lost")\n',
-        '"host", "on_host_lost", "encrypted")\n    encrypted: bool = False\n',
+        '"host", "on_host_lost", "asleep_after")\n',
+        '"host", "on_host_lost", "asleep_after", "encrypted")\n    encrypted: bool = False\n',
     ),
     "lab/views/labs.py": (
         "    asleep_at: Public[Time | None] = None\n",
