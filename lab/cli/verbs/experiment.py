@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lab.views.benches import BenchView
 
 _BLUEPRINT = "single"
+_KINDS = ("", ".svg", ".png", ".html")
+"""How the file of a plot may end."""
 _UNKNOWN = "unknown"
 _COSTS = ("", "WHERE", "GB ON DISK", "SCALED", "COST A MONTH")
 
@@ -106,6 +108,10 @@ def experiment(
         raise InvalidSpec(f"--prices: costs are a table, not part of -o {how}: leave out one")
     priced = costs.read(Path(prices)) if prices else None
     kind = Path(plot).suffix.lower()
+    if kind not in _KINDS:
+        raise InvalidSpec(f"--plot: {plot} is no .svg, .png or .html", hint="name one of these")
+    if plot and not Path(plot).parent.is_dir():
+        raise InvalidSpec(f"--plot: {Path(plot).parent} is no directory", hint="create it first")
     if kind == ".png":
         need_png()
     limit = flags.timeout(timeout, app.settings().ready_timeout)

@@ -274,6 +274,19 @@ def test_without_pillow_nothing_is_measured(
     assert main([*line[:-1], "out.svg"], lifecycle=world) == 0
 
 
+@pytest.mark.parametrize(
+    ("plot", "said"), [("out.pdf", "no .svg, .png or .html"), ("absent/out.svg", "no directory")]
+)
+def test_a_plot_that_cannot_be_written_is_refused_before(
+    plot: str, said: str, capsys: Capture
+) -> None:
+    """Protects the hour that the labs take."""
+    world = FakeLifecycle()
+    assert main(["bench", "experiment", "dump-import", "--plot", plot], lifecycle=world) == 2
+    assert said in capsys.readouterr().err
+    assert not world.calls
+
+
 def test_a_png_has_the_bars_of_the_svg() -> None:
     """Protects from two drawings: same places, widths and colours."""
     values = [("a", 0.0), ("b", 1.0), ("c", 2.0)]
@@ -383,6 +396,8 @@ def test_costs_of_what_was_not_observed_are_unknown(
         (PRICES.replace('"$"', '"doubloons"'), "a code of three letters"),
         (PRICES.replace("data_gb = 700", "data_gb = 0"), "a number above 0"),
         (PRICES.replace("vcpu = 10", "vcpu = nan"), "a number from 0 to"),
+        (PRICES.replace("vcpu = 10", f"vcpu = 1{'0' * 400}"), "a number from 0 to"),
+        (PRICES.replace("vcpu = 10", "vcpu = inf"), "a number from 0 to"),
         (PRICES.replace("nodes = 3", "nodes = 1.5"), "a whole number"),
         (PRICES.replace("disk_gb", "disc_gb"), "disc_gb"),
         ("currency = ", "not valid TOML"),
