@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from lab.errors import Conflict
 from lab.imagebuild import isolate
 from lab.lifecycle.captures import template
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import remove_deferred
 from lab.lifecycle.images import image as images
 from lab.locks.named import lock
 from lab.state.records import ImageRecord
@@ -60,14 +62,14 @@ def discard(ctx: Context, key: str) -> None:
 
 
 def remove_over(ctx: Context) -> None:
-    """Remove the versions that waited for a lab which is gone now.
-
-    One that another command works on is left to `lab gc`, or to the service.
-    """
+    """Remove the versions that waited for a lab which is gone now."""
     for record in ctx.store.images.all():
         if is_over(ctx, record):
-            with suppress(Conflict):
-                remove(ctx, record.key)
+            remove_deferred(partial(remove, ctx, record.key), partial(_is_gone, ctx, record.key))
+
+
+def _is_gone(ctx: Context, key: str) -> bool:
+    return ctx.store.images.find(key) is None
 
 
 def _at(ctx: Context, key: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from lab.errors import HostUnfit, LabError
+from lab.errors import Busy, Conflict, HostUnfit, LabError, NotFound
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.locks.named import lock
@@ -13,6 +13,10 @@ from lab.names import CaptureRef, GuestName, Owner
 from lab.paths import remove_directory, writing
 from lab.schedule import FORMER
 from lab.storage import Volume
+from lab.wait import Deadline, until
+
+_REMOVED_BY_ANOTHER = 10.0
+"""Seconds for which a removal by another process is waited for."""
 
 
 def release(ctx: Context, owner: Owner) -> list[str]:
@@ -71,6 +75,20 @@ def leave_to_branches(ctx: Context, name: str) -> None:
     ctx.store.labs.update(name, state="removing")
     release_guests(ctx, Owner("lab", name))
     ctx.progress.note("down", f"{name} is removed with its last branch: {', '.join(needed)}")
+
+
+def remove_deferred(remove: Callable[[], object], gone: Callable[[], bool]) -> None:
+    """Remove what waited for its last user, which is gone; ``remove`` takes its lock.
+
+    ``lab gc`` and the sweep of the service look for the same: if one of them is faster, this
+    returns when it has done it. What another command works on otherwise is left to them.
+    """
+    try:
+        remove()
+    except Busy:
+        until(gone, Deadline.after(_REMOVED_BY_ANOTHER))
+    except (Conflict, NotFound):
+        pass
 
 
 def release_guests(ctx: Context, owner: Owner) -> list[GuestName]:

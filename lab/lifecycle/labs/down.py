@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from lab.errors import Conflict, NotFound
 from lab.lifecycle.captures import retire
 from lab.lifecycle.core.context import Context
-from lab.lifecycle.core.release import branches, forget, leave_to_branches
+from lab.lifecycle.core.release import branches, forget, leave_to_branches, remove_deferred
 from lab.lifecycle.nodes.inspect import known_guests, tagged
 from lab.lifecycle.nodes.standby import clear
 from lab.locks.named import lock
@@ -56,8 +54,9 @@ def _down_deferred(ctx: Context, name: str) -> None:
     """Remove a lab whose removal waited for its last branch, which is gone now."""
     record = ctx.store.labs.find(name)
     if record is not None and record.state == "removing" and not branches(ctx, name):
-        with suppress(Conflict, NotFound):  # another command works on it, or is faster
-            down(ctx, name, force=True)
+        remove_deferred(
+            lambda: down(ctx, name, force=True), lambda: ctx.store.labs.find(name) is None
+        )
 
 
 def names(ctx: Context) -> list[str]:

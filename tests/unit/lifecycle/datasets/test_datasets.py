@@ -16,7 +16,7 @@ from msgspec import structs
 
 from lab.datasets.columns import FIELDS, Column
 from lab.errors import Conflict, HostUnfit, InvalidSpec, LabError, LimitReached, NotFound
-from lab.lifecycle.captures import template
+from lab.lifecycle.captures import retire, template
 from lab.lifecycle.core.context import Context, Origin
 from lab.lifecycle.datasets import dataset
 from lab.lifecycle.datasets.load import _secret, _Watch
@@ -43,6 +43,7 @@ from lab.requests.labs import UpgradeLab
 from lab.spec import LabSpec
 from lab.units import MIB
 from tests.support.lifecycle_world import REQUEST, Counter, World, make_image, named, raising
+from tests.support.meanwhile import removed_meanwhile
 from tests.support.vanishing import before
 from tests.unit.lifecycle.promises.test_killed import sweep
 
@@ -356,6 +357,20 @@ def test_a_removed_version_goes_with_its_last_lab(ctx: Context, dump: Path) -> N
     assert [view.at for view in dataset.datasets(ctx)] == ["shop@2"]
     assert all(volume.name.owner.name != made.image for volume in ctx.storage.volumes())
     assert dataset.remove(ctx, "shop", defer=True), "nothing uses it: at once"
+
+
+def test_what_a_sweep_removes_at_the_same_time_is_gone_too(ctx: Context, dump: Path) -> None:
+    """Protects what `lab down` and `DELETE` say where the sweep of a service is a moment faster."""
+    made = dataset.create(ctx, CreateDataset(name="shop", source=str(dump)))
+    up(ctx, named("a", dataset="shop"))
+    dataset.remove(ctx, "shop", defer=True)
+
+    def discard() -> None:
+        retire.discard(ctx, made.image)
+
+    with removed_meanwhile(ctx, Owner("image", made.image), after="a", removal=discard):
+        down(ctx, "a")
+        assert dataset.datasets(ctx) == []
 
 
 def test_a_lab_that_was_upgraded_has_its_version(ctx: Context, dump: Path) -> None:

@@ -23,6 +23,7 @@ from lab.fake.hypervisor import FakeHypervisor
 from lab.hypervisor import memory_of
 from lab.lifecycle.core import interrupted
 from lab.lifecycle.core.context import Context
+from lab.lifecycle.core.release import forget
 from lab.lifecycle.host.gc import gc
 from lab.lifecycle.labs import power
 from lab.lifecycle.labs.branch import branch
@@ -39,6 +40,7 @@ from lab.requests.snapshots import TakeSnapshot
 from lab.views.labs import LabView
 from lab.wait import Deadline, until
 from tests.support.lifecycle_world import SIZE, World, at, named, unobserved
+from tests.support.meanwhile import removed_meanwhile
 
 
 @pytest.fixture
@@ -726,6 +728,16 @@ def test_a_removal_can_wait_for_the_last_branch(world: World) -> None:
         assert lab(ctx, "try-2").state == "ready"
         down(ctx, "try-2")
     assert world.there() == before
+
+
+def test_what_a_sweep_removes_with_the_last_branch_is_gone_too(ctx: Context) -> None:
+    """Protects what `lab down` says where another process removes the rest a moment sooner."""
+    branch(ctx, BranchLab(lab="shop", name="try"), timeout=20.0)
+    down(ctx, "shop", defer=True)
+    owner = Owner("lab", "shop")
+    with removed_meanwhile(ctx, owner, after="try", removal=lambda: forget(ctx, owner)):
+        down(ctx, "try")
+        assert [record.name for record in ctx.store.labs.all()] == []
 
 
 def test_a_name_is_taken_until_the_last_branch_is_gone(world: World) -> None:
