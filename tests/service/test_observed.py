@@ -161,8 +161,10 @@ def test_what_is_left_of_a_lab_is_listed_until_it_is_removed(here: Site) -> None
         return [lab["state"] for lab in here.ask("GET", "/v1/labs").json()["items"]]
 
     here.make("shop")
-    here.service.core.store.labs.remove("shop")
-    here.service.core.store.resources.all_gone(Owner("lab", "shop"))  # else the sweeper takes it
+    store = here.service.core.store
+    with store.transaction():  # the sweeper takes one that still has resources
+        store.labs.remove("shop")
+        store.resources.all_gone(Owner("lab", "shop"))
     here.service.core.observing._lost = (float("-inf"), {})  # it is looked up now
     assert states() == ["unrecorded"]
     answer = here.ask("DELETE", "/v1/labs/shop?wait=30&force=true")

@@ -90,6 +90,17 @@ _IGNORED = (
 )
 
 
+def _ports() -> tuple[int, int]:
+    """The first and last port of labs in this process of the suite, of seven in a row.
+
+    Fake guests listen nowhere, so only tests do at their ports: with one range for all processes,
+    two of them would at the same time.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 29000 + 420 * (worker % 7)
+    return first, first + 419
+
+
 def ignore(_: str) -> None:
     """A hook that does nothing."""
 
@@ -106,7 +117,7 @@ class World:
     boot_seconds: float = 0.0
     own_seconds: float = 0.0
     capacity: int = 1 << 40
-    ports: tuple[int, int] = (31000, 31999)
+    ports: tuple[int, int] = field(default_factory=_ports)
     publish: str = LOOPBACK
     publish_name: str = ""
     ready_timeout: float = 20.0

@@ -19,7 +19,7 @@ def removed_meanwhile(
 ) -> Iterator[None]:
     """Have a thread that holds the lock of ``owner`` remove it once the lab ``after`` is gone.
 
-    That takes it longer than whoever finds the lock held needs to go on.
+    That takes it longer than whoever finds the lock held needs to continue.
     """
     holds = threading.Event()
 
