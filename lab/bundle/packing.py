@@ -42,21 +42,17 @@ class Packing:
         """Add a value as JSON."""
         self.add(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
-    @contextmanager
-    def parts(self, directory: str) -> Iterator[Parts]:
-        """A stream whose size is not known before, as files ``directory/000000``, ``000001`` ...
-
-        It is complete at the end of the block; an error leaves some of its first files.
-        """
-        stream = Parts(self, directory)
-        yield stream
-        stream.finish()
-
 
 class Parts:
-    """A stream that is cut into files of ``PART`` bytes, as a tar archive has sizes first."""
+    """A stream whose size is not known before, as files ``directory/000000``, ``000001`` ...
+
+    A tar archive has sizes first: it is cut into files of ``PART`` bytes, and is complete once it
+    is finished; an error before that leaves some of its first files.
+    """
 
     def __init__(self, out: Packing, directory: str) -> None:
+        self.refused = False
+        """Whether the bundle itself could not be written: nothing of it is to be saved."""
         self._out = out
         self._directory = directory
         self._number = 0
@@ -80,7 +76,9 @@ class Parts:
             self._waiting.clear()
 
     def _put(self, data: bytes) -> None:
+        self.refused = True
         self._out.add(f"{self._directory}/{self._number:06}", data)
+        self.refused = False
         self._number += 1
 
 

@@ -76,12 +76,15 @@ def bundle(
                 timeline=_jobs(ctx, name, redactor),
             )
             if taken and add_lab:
+                parts = Parts(out, LAB)
                 try:
-                    with out.parts(LAB) as parts:
-                        add_lab(taken.label, parts)
+                    add_lab(taken.label, parts)
+                    parts.finish()
                 except Interrupted:
                     raise
-                except LabError as error:  # the evidence is worth more than nothing
+                except (LabError, OSError) as error:  # the evidence is worth more than nothing
+                    if parts.refused:
+                        raise
                     # The index was written before the lab, for whoever reads the stream.
                     taken, index = None, index.lacking(THE_LAB, _why(error))
                     index.put(out)

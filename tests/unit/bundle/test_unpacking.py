@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from lab.bundle import packing as packs
-from lab.bundle.packing import packing
+from lab.bundle.packing import Parts, packing
 from lab.bundle.unpacking import unpacking
 from lab.errors import InvalidSpec
 
@@ -26,9 +26,10 @@ def bundled(lab: Sequence[bytes], manifest: object = MANIFEST) -> bytes:
         out.add("nodes/n1/error.log", "x" * 70_000)
         out.add_json("manifest.json", manifest)
         if lab:
-            with out.parts("lab") as parts:
-                for data in lab:
-                    parts.write(data)
+            parts = Parts(out, "lab")
+            for data in lab:
+                parts.write(data)
+            parts.finish()
     return to.getvalue()
 
 

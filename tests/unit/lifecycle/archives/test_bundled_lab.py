@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from contextlib import ExitStack
@@ -154,14 +155,15 @@ def test_a_lab_that_cannot_be_exported_leaves_the_evidence(here: Side) -> None:
 class Breaking:
     """Takes so many bytes of an archive, and fails."""
 
-    def __init__(self, to: Parts, left: int) -> None:
+    def __init__(self, to: Parts, left: int, error: Exception) -> None:
         self._to = to
         self._left = left
+        self._error = error
 
     def write(self, data: bytes, /) -> int:
         if len(data) > self._left:
             self._to.write(data[: self._left])
-            raise CommandFailed(["zfs", "send"], 1, stderr="cannot send: I/O error")
+            raise self._error
         self._left -= len(data)
         return self._to.write(data)
 
@@ -169,26 +171,34 @@ class Breaking:
         self._to.flush()
 
 
-@pytest.mark.parametrize("parts", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        (0, CommandFailed(["zfs", "send"], 1, stderr="cannot send: I/O error")),
+        (1, CommandFailed(["zfs", "send"], 1, stderr="cannot send: I/O error")),
+        (3, CommandFailed(["zfs", "send"], 1, stderr="cannot send: I/O error")),
+        (1, OSError(errno.EIO, "I/O error", "disk")),
+    ],
+)
 def test_an_export_that_fails_half_way_is_in_the_manifest(
-    here: Side, there: Side, monkeypatch: pytest.MonkeyPatch, parts: int
+    here: Side, there: Side, monkeypatch: pytest.MonkeyPatch, parts: int, error: Exception
 ) -> None:
     """Protects who gets the file: it says itself that the lab is not all there, and why."""
     monkeypatch.setattr("lab.bundle.packing.PART", 1000)
     to = io.BytesIO()
 
     def add_lab(label: str, out: Parts) -> None:
-        sink = Destination(sink=Breaking(out, parts * 1000 + 10))
+        sink = Destination(sink=Breaking(out, parts * 1000 + 10, error))
         export_snapshot(ctx, ExportArchive(kind="snapshot", lab="shop", which=label, to=sink))
 
     with here.open() as ctx:
         view = bundle(ctx, "shop", to, add_lab=add_lab)
-    assert "cannot send: I/O error" in view.lacks_lab
+    assert "I/O error" in view.lacks_lab
     packed = unpacked(to.getvalue(), but="lab/")
     said = json.loads(packed["manifest.json"])
     assert said["missing"][0]["what"] == "the lab"
-    assert "cannot send: I/O error" in said["missing"][0]["why"]
-    assert "cannot send: I/O error" in packed["index.html"]
+    assert "I/O error" in said["missing"][0]["why"]
+    assert "I/O error" in packed["index.html"]
     written = {path for path in said["files"] if path.startswith("lab/")}
     assert len(written) == parts
     assert set(said["files"]) - written == set(packed) - {"manifest.json", "index.html"}
@@ -196,6 +206,27 @@ def test_an_export_that_fails_half_way_is_in_the_manifest(
         with pytest.raises(InvalidSpec, match=r"has no (complete )?lab in it: .*I/O error"):
             opened(ctx, to.getvalue())
         assert ctx.store.labs.all() == []
+
+
+class Full(io.BytesIO):
+    """A file on a file system that is full once, after 20,000 bytes."""
+
+    full = False
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        if not self.full and self.tell() > 20_000:
+            self.full = True
+            raise OSError(errno.ENOSPC, "no space")
+        return super().write(data)
+
+
+def test_a_bundle_that_cannot_be_written_is_an_error(
+    here: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects from a file that says its lab could not be read, where it is the file that ends."""
+    monkeypatch.setattr("lab.bundle.packing.PART", 1000)
+    with here.open() as ctx, pytest.raises(OSError, match="no space"):
+        bundle_with_lab(ctx, "shop", Full())
 
 
 def test_what_a_kill_leaves_of_a_failed_lab_goes(here: Side) -> None:
