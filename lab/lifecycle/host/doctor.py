@@ -88,8 +88,8 @@ def home_path(settings: Settings) -> Iterator[Finding]:
     except LabError as error:
         yield Finding("home", "fail", error.what, error.hint)
         return
-    size = f"{home.size} of {HOME_LIMIT} bytes" if sockets else f"{home.size} bytes"
-    yield Finding("home", "ok", f"{home.root}, {size}")
+    size = f", a path of {home.size} bytes, of {HOME_LIMIT} at most" if sockets else ""
+    yield Finding("home", "ok", f"{home.root}{size}")
 
 
 def _memory(settings: Settings) -> Iterator[Finding]:
