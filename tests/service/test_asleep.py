@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from lab.cli.backend.remote import RemoteSession
 from lab.client import Client
+from lab.host import sockets
 from lab.lifecycle.nodes.connection import account_of
 from lab.lifecycle.service import token as tokens
 from lab.locks.named import lock
@@ -182,6 +183,40 @@ def test_who_connects_or_sends_wakes_it(here: Site, ports: Listening) -> None:
         time.sleep(1.2)
         send()
         until_awake(here, "woken")
+
+
+def test_what_nobody_comes_to_costs_little(
+    here: Site, ports: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects a host with labs that are asleep: a list of connections costs twenty looks."""
+    arrived, looks, lists = [(1, 1)], list[int](), list[int]()
+    listed = sockets.connections
+
+    def connections(of: Set[int]) -> list[sockets.Connection]:
+        lists.append(1)
+        return listed(of)
+
+    def arrivals() -> tuple[int, int]:
+        looks.append(1)
+        return arrived[0]
+
+    def looked(times: int) -> int:
+        """Lists while it looked that often."""
+        monkeypatch.setattr(sockets, "connections", connections)
+        monkeypatch.setattr(sockets, "arrivals", arrivals)
+        before, first = len(lists), len(looks)
+        assert until(lambda: len(looks) >= first + times, Deadline.after(60), most=0.02)
+        return len(lists) - before
+
+    here.make("alone")
+    first, _ = ports.of("alone")
+    assert here.ask("POST", "/v1/labs/alone/sleep?wait=20").json()["state"] == "succeeded"
+    assert looked(20) < 15
+    arrived[0] = (1, 2)  # data on other connections: there is none to this lab
+    assert looked(20) < 15
+    arrived[0] = (2, 2)
+    with client_process(first):
+        until_awake(here, "alone")
 
 
 def test_by_hand(here: Site, ports: Listening) -> None:

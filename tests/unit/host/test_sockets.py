@@ -35,6 +35,24 @@ def test_connections_and_their_data() -> None:
         assert sockets.connections({port}) == [], "its client has closed it"
 
 
+def test_arrivals() -> None:
+    """Protects clients of a lab that is asleep: each that comes changes what is looked at first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = arrived()
+        with socket.create_connection(server.getsockname()) as client:
+            opened = arrived()
+            assert opened[0] > before[0]
+            assert opened[1] > before[1]
+            client.send(b"x")
+            assert arrived()[1] > opened[1]
+
+
+def arrived() -> tuple[int, int]:
+    found = sockets.arrivals()
+    assert found is not None
+    return found
+
+
 def test_many() -> None:
     """Protects from an answer of several messages: 200 connections, with their attributes."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
