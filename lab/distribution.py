@@ -81,7 +81,7 @@ def _origin() -> dict[str, Any]:
     import json
     from importlib import metadata
 
-    with suppress(metadata.PackageNotFoundError, ValueError):
+    with suppress(metadata.PackageNotFoundError, ValueError, RecursionError):
         found = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
         return found if isinstance(found, dict) else {}
     return {}

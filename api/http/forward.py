@@ -272,9 +272,10 @@ class Forward:
                 proxy=None,
             )
         except InvalidStatus as error:
-            found = {}
-            with contextlib.suppress(ValueError):
-                found = json.loads(error.response.body or b"{}")
+            said: Any = None
+            with contextlib.suppress(ValueError, RecursionError):
+                said = json.loads(error.response.body or b"")
+            found = said if isinstance(said, dict) else {}
             await _refuse({"status": error.response.status_code, **found}, receive, send)
             return
         except (OSError, WebSocketException, asyncio.TimeoutError) as error:

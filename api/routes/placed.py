@@ -63,7 +63,7 @@ def _given(core: Core, talk: SocketTalk) -> None:
             raise InvalidSpec("another host's request is too long")
     try:
         asked = msgspec.json.decode(text, type=Fetch)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidSpec(f"another host's request cannot be read: {error}") from None
     with core.contexts.use() as ctx:
         give(ctx, asked, Remote(talk, "the other host", ctx.progress))

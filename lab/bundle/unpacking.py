@@ -136,7 +136,7 @@ def _read(file: io.BufferedReader, size: int) -> Manifest:
         raise _damaged() from None
     try:
         said = msgspec.json.decode(data, type=_Said)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         raise _no_bundle() from None
     lacking = next((one.why for one in said.missing if one.what == THE_LAB), "")
     name, why, lacks_lab = (printable(text[:_WIDTH]) for text in (said.lab.name, said.why, lacking))

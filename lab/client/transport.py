@@ -250,7 +250,7 @@ def _timed(found: dict[str, Any]) -> dict[str, Any]:
 def _parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_hook=_timed)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LabError(
             "the answer is not JSON", hint="check that `lab serve` runs at this URL"
         ) from None

@@ -104,7 +104,7 @@ def _receive(connection: Connection, sink: int, end: int) -> None:
 def _refused(response: Response) -> LabError:
     try:
         problem = json.loads(bytes(response.body or b""))
-    except ValueError:
+    except (ValueError, RecursionError):
         problem = None
     return refusal(
         problem, status=response.status_code, retry_after=response.headers.get("Retry-After", "")

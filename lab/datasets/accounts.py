@@ -149,11 +149,13 @@ def translated(script: bytes, name: str, dialect: DialectName, version: str = ""
 
 def _placed(script: bytes, made: Iterable[tuple[Statement, bytes]]) -> bytes:
     """Statements in the lines in which others began."""
-    out, at, line = bytearray(), 0, 0
+    out, at, line, written = bytearray(), 0, 0, 0
     for statement, text in made:
         line += script.count(b"\n", at, statement.offset)
         at = statement.offset
-        out += b"\n" * (line - out.count(b"\n")) + text + b"; "
+        new = b"\n" * (line - written) + text + b"; "
+        written += new.count(b"\n")
+        out += new
     return bytes(out) + b"\n"
 
 

@@ -323,7 +323,7 @@ class _Directory:
             raise self._missing(file)
         try:
             return msgspec.json.decode(small(self._top / file), type=kind)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             why = "" if isinstance(error, RecursionError) else str(error)
             raise InvalidSpec(
                 f"{self._top / file} is truncated, or no description of MySQL Shell",

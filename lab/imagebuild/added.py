@@ -143,7 +143,7 @@ def find(engines: Path, name: str) -> Build | None:
         return Build(**{**values, "directory": directory})
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError) as error:
         raise InvalidSpec(
             f"the added engine {name} cannot be read: {error}",
             hint=f"`lab engine rm {name}`, and add it again",

@@ -76,7 +76,7 @@ def read(directory: Path) -> BuiltImage:
             values[name] = directory / values[name]
         values["disks"] = {name: directory / disk for name, disk in values["disks"].items()}
         return BuiltImage(**values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise InvalidSpec(f"no image in {directory}: {error}") from None
 
 

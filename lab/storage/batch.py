@@ -127,6 +127,6 @@ def undo(directory: VolumeDirectory, work: Path) -> list[str]:
 
 def _read_plan(plan: Path) -> list[tuple[VolumeName, str]]:
     """The plan of a batch; empty if it is incomplete: then nothing was made yet."""
-    with contextlib.suppress(FileNotFoundError, ValueError, InvalidSpec):
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError, InvalidSpec):
         return [(VolumeName.parse(name), label) for name, label in json.loads(plan.read_bytes())]
     return []

@@ -253,6 +253,6 @@ def write_json(path: Path, fields: object) -> None:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         fields = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None

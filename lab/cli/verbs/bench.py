@@ -562,5 +562,5 @@ def _baseline(path: str) -> list[BenchView]:
 
     try:
         return msgspec.json.decode(texts.read(Path(path), _BASELINE_LIMIT), type=list[BenchView])
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidSpec(f"{path} has no runs: {error}") from None

@@ -95,7 +95,7 @@ class Place:
             found = json.loads((self.directory(guest) / _TAGS).read_text())
             tags = {str(k): str(v) for k, v in found["tags"].items()}
             return Kept(tags, str(found["switch"]), tuple(map(int, found.get("ports", ()))))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
             return None
 
     def put(self, guest: GuestSpec, switch: str) -> None:

@@ -75,7 +75,7 @@ class Switches:
         for path in self._directory.glob("switch-*.json"):
             try:
                 home = json.loads(path.read_text())["home"]
-            except (OSError, ValueError, TypeError, KeyError):
+            except (OSError, ValueError, RecursionError, TypeError, KeyError):
                 continue  # another's, or unused
             if home == self._home:
                 yield path.stem.removeprefix("switch-")

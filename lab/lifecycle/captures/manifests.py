@@ -171,7 +171,7 @@ def read(path: Path) -> Capture:
     except OSError as error:
         why = f"it has no readable manifest: {error}"
         raise _lost(path, error, why) from None
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidSpec) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, InvalidSpec) as error:
         raise Damaged(f"it has no readable manifest: {error}") from None
 
 

@@ -463,7 +463,9 @@ def _in_snapshots(ctx: Context) -> dict[str, list[CaptureRef]]:
     for lab in ctx.store.labs.all():
         for label in ctx.home.captures(lab.name):
             ref, keys = CaptureRef(Owner("lab", lab.name), label), set[str]()
-            with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
+            with suppress(
+                OSError, ValueError, RecursionError, TypeError, LookupError, AttributeError
+            ):
                 values = json.loads(ctx.home.manifest(ref).read_text(encoding="utf-8"))
                 keys = {str(node.get("image", "")) for node in values["nodes"]}
             for key in keys:

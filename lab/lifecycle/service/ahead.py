@@ -215,7 +215,7 @@ def _wanted(ctx: Context) -> LabSpec | None:
     try:
         spec = msgspec.json.decode(ctx.home.ahead.read_bytes(), type=CreateLab)
         pools.check(ctx.settings, spec)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, InvalidSpec):
+    except (FileNotFoundError, msgspec.MsgspecError, ValueError, RecursionError, InvalidSpec):
         return None
     except OSError as error:
         raise HostUnfit(f"{ctx.home.ahead} cannot be read: {error.strerror}") from error

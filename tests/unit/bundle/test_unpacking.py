@@ -108,6 +108,8 @@ REFUSED = {
     "empty": (tarred(), "not a bundle"),
     "no manifest": (tarred(("lab/000000", b"x")), "not a bundle"),
     "another manifest": (tarred(("manifest.json", b"[]"), ("lab/000000", b"x")), "not a bundle"),
+    "no UTF-8": (tarred(("manifest.json", b'{"lab": {"name": "\x80"}, "at": 1}')), "not a bundle"),
+    "deep": (tarred(("manifest.json", b'{"x": ' + b"[" * 100_000)), "not a bundle"),
     "long manifest": (tarred(("manifest.json", b" " * (5 << 20))), "not a bundle"),
     "a large file": (tarred(("index.html", bytes(65 << 20)), SAID, ("lab/000000", b"x")), "not a"),
     "a time": (tarred(("manifest.json", b'{"lab": {"name": "x"}, "at": 1e300}')), "not a bundle"),

@@ -218,6 +218,7 @@ def test_a_request_that_may_have_arrived_is_the_same_request() -> None:
     ("answer", "said"),
     [
         ((200, "text/html", b"<html>"), "not JSON"),
+        ((200, "application/json", b"[" * 100_000), "not JSON"),
         ((200, "application/json", b"[1]"), "not a valid lab"),
         ((301, "text/html", b""), "redirected"),
         ((404, "text/html", b"<html>"), "not an answer of lab serve"),
