@@ -36,6 +36,8 @@ STREAM = 1 << 30
 """Bytes of a stream through `lab exec`."""
 PACE = 500
 """Answers a second for all clients: as fast as they can, they would take a core of their own."""
+SETTLED = 5.0
+"""Seconds after which labs that came up, or were read, are idle."""
 _PIECE = 1 << 20
 _FAKE = {"LAB_HYPERVISOR": "fake", "LAB_STORAGE": "fake"}
 
@@ -70,24 +72,25 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
         home.run("template", "build", "single")
         for number in range(1, REAL + 1):
             home.run(*UP, "--name", home.name(number))
-        listed += [home.run("ls").seconds for _ in range(max(runs, 3))]
+        time.sleep(SETTLED)
+        listed += [home.run("ls").seconds for _ in range(max(2 * runs + 1, 3))]
         for _ in range(min(runs, 3)):
             for rates_of, output in zip(streams, (True, False), strict=True):
                 rates_of.append(_stream(home, home.name(1), output=output))
         token = LabHome(home.root).admin_token
         with served(home) as (url, process), Client(url, token.read_text().strip()) as client:
             client.labs()
-            time.sleep(5.0)  # nobody reads any more
+            time.sleep(SETTLED)  # nobody reads any more
             before, began = cpu([process.pid]), time.monotonic()
             time.sleep(seconds / 2)
             shares.append(100 * (cpu([process.pid]) - before) / (time.monotonic() - began) / REAL)
-            alone += [_single(client, home) for _ in range(runs)]
+            alone += [_single(client, home) for _ in range(2 * runs)]
             with _polling(url, token, "/v1/labs", CLIENTS) as answered:
                 time.sleep(seconds)
             rates.append(answered.rate)
             slowest.append(answered.p99)
             with _polling(url, token, "/v1/labs", CLIENTS, pause=CLIENTS / PACE) as answered:
-                beside += [_single(client, home) for _ in range(runs)]
+                beside += [_single(client, home) for _ in range(2 * runs)]
             paced.append(answered.rate)
             lab = home.name(1)
             one = _questions(home, lab, url, token, 1, seconds / 4)
@@ -97,7 +100,7 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
     return [
         Figure(
             f"`lab ls`, {REAL} labs of 3 nodes", "s", tuple(listed), Target(0.25),
-            "process start to exit; all nodes are asked",
+            f"process start to exit; all nodes are asked; {SETTLED:g} s after the last came up",
         ),
         Figure(
             "`lab exec`: output of 1 GiB", "MB/s", tuple(streams[0]), Target(20, at_least=True),
@@ -114,7 +117,7 @@ def _real(home: Home, runs: int, seconds: float, log: Log) -> list[Figure]:
         Figure(
             f"warm `single` by `POST /v1/labs` beside {PACE} answers a second, to one without", "x",
             () if ratio is None else (ratio,), Target(1.3),
-            f"medians of {runs}; the clients got {statistics.fmean(paced or [0]):.0f} a second",
+            f"medians of {2 * runs}; the clients got {statistics.fmean(paced or [0]):.0f} a second",
         ),
         Figure(
             "processor time of the service for an idle lab of 3 nodes", "%", tuple(shares),

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import tarfile
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lab.values import dataclass
+
+if TYPE_CHECKING:
+    from tarfile import TarFile
 
 SERIAL = "lab-seed"
 """The serial number by which the guest finds the disk."""
@@ -30,8 +33,11 @@ class SeedFile:
 
 def pack(files: Mapping[str, SeedFile]) -> bytes:
     """The seed disk with ``files`` by absolute path; equal files give equal bytes."""
+    # Loaded where a seed is written: each list of labs needs this module.
+    from tarfile import USTAR_FORMAT, TarFile
+
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    with TarFile.open(fileobj=buffer, mode="w", format=USTAR_FORMAT) as archive:
         _add(archive, "lab/seed-id", SeedFile(seed_id(files).encode() + b"\n"))
         for path in sorted(files):
             _add(archive, f"lab/root{path}", files[path])
@@ -48,8 +54,10 @@ def seed_id(files: Mapping[str, SeedFile]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _add(archive: tarfile.TarFile, name: str, file: SeedFile) -> None:
-    info = tarfile.TarInfo(name)
+def _add(archive: TarFile, name: str, file: SeedFile) -> None:
+    from tarfile import TarInfo
+
+    info = TarInfo(name)
     info.size = len(file.content)
     info.mode, info.uid, info.gid = file.mode, file.user, file.group
     archive.addfile(info, io.BytesIO(file.content))

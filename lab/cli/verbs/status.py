@@ -14,7 +14,6 @@ from lab.cli.app import app_of, pick
 from lab.cli.manual import manual
 from lab.cli.terminal.output import emit, parse_format
 from lab.cli.terminal.show import lab_text, labs_text, status_text
-from lab.cli.terminal.tree import topology_text
 from lab.errors import NotReady
 from lab.observe.states import READY
 from lab.wait import Deadline
@@ -84,6 +83,8 @@ def status(
 
 
 def _text(found: LabStatus, now: float) -> str:
+    from lab.cli.terminal.tree import topology_text
+
     drawn = topology_text(found.lab, sys.stdout)
     return "\n".join(filter(None, (status_text(found, now), drawn)))
 
