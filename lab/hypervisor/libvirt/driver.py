@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
+from xml.etree import ElementTree as ET
 
 import libvirt
 import libvirt_qemu
@@ -57,7 +59,14 @@ from lab.hypervisor.libvirt.domain import (
     read_tags,
 )
 from lab.hypervisor.libvirt.pages import Unreadable, process_of
-from lab.hypervisor.libvirt.probe import captures, depended_on, host_cpu, probe
+from lab.hypervisor.libvirt.probe import (
+    captures,
+    depended_on,
+    describe,
+    host_cpu,
+    probe,
+    run_as,
+)
 from lab.names import GuestName
 from lab.progress import never_halt
 from lab.wait import Deadline, attempts
@@ -106,17 +115,30 @@ class LibvirtHypervisor:
         """The virtual machine that guests get on this host; raises HostUnfit."""
         with self._probing:
             if self._machine is None:
+                described = self._described
                 with translated("querying libvirt's capabilities"):
-                    machine, self._facts = probe(self._connection, accelerator=self._accelerator)
+                    machine, self._facts = probe(
+                        self._connection, described, accelerator=self._accelerator
+                    )
                 if machine.run_as is None:
                     machine = replace(machine, sockets=self._sockets)
                 self._machine = machine
             return self._machine
 
-    @property
+    @cached_property
+    def _described(self) -> ET.Element:
+        with translated("querying libvirt's capabilities"):
+            return describe(self._connection)
+
+    @cached_property
     def run_as(self) -> tuple[int, int] | None:
-        """The uid and gid that QEMU runs as, None for this process's; raises HostUnfit."""
-        return self.machine.run_as
+        """The uid and gid that QEMU runs as, None for this process's; raises HostUnfit.
+
+        Found without the rest of ``machine``: a list of labs needs no more.
+        """
+        described = self._described
+        with translated("querying libvirt's URI"):
+            return run_as(self._connection, described)
 
     @property
     def memory(self) -> Memory:

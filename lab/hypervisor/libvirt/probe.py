@@ -116,8 +116,25 @@ def tsc_khz(cpuinfo: str) -> int:
     return round(float(match[0]) / 10) * 10_000 if match else 0
 
 
+def describe(connection: Any) -> ET.Element:
+    """The capabilities of this host, as libvirt describes them; takes it 3 ms."""
+    return ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
+
+
+def run_as(connection: Any, capabilities: ET.Element) -> tuple[int, int] | None:
+    """The uid and gid of guests, None for this process's."""
+    if not _of_system(connection):
+        return None
+    for label in capabilities.findall("host/secmodel[model='dac']/baselabel"):
+        if label.get("type") == "qemu" and label.text:
+            uid, _, gid = label.text.replace("+", "").partition(":")
+            return int(uid), int(gid)
+    return None
+
+
 def probe(
     connection: Any,
+    capabilities: ET.Element,
     *,
     accelerator: str,
     cpuinfo: Path = Path("/proc/cpuinfo"),
@@ -128,14 +145,13 @@ def probe(
     ``accelerator``: ``auto``, ``kvm`` or ``tcg``. Raises HostUnfit if QEMU is missing or
     the requested accelerator does not work.
     """
-    capabilities = ET.fromstring(connection.getCapabilities())  # noqa: S314  libvirt's own XML
     arch = capabilities.find("guest/arch[@name='x86_64']")
     emulator = arch.findtext("emulator") if arch is not None else None
     if arch is None or not emulator:
         raise HostUnfit(
             "libvirt finds no QEMU for x86_64", hint="install the package qemu-system-x86"
         )
-    system = connection.getURI().endswith("/system")
+    system = _of_system(connection)
     listed = arch.find("domain[@type='kvm']") is not None
     outside = 0 if system or listed else outside_of_group(device)
     why, remedy = no_kvm(
@@ -146,14 +162,14 @@ def probe(
         raise HostUnfit(f"KVM is required, but {why}", hint=hint)
     use_kvm = not why and accelerator != "tcg"
     version = connection.getVersion()
-    models = {model.findtext("model"): model for model in capabilities.findall("host/secmodel")}
+    models = {model.text for model in capabilities.findall("host/secmodel/model")}
     machine = Machine(
         emulator=emulator,
         machine=_machine_type(arch),
         accelerator="kvm" if use_kvm else "tcg",
         cpu_mode="host-passthrough" if use_kvm else "maximum",
         cpu_without=_hidden(version, connection.getLibVersion(), kvm=use_kvm),
-        run_as=_run_as(models.get("dac")) if system else None,
+        run_as=run_as(connection, capabilities),
         apparmor="apparmor" in models,
         firmware=_firmware(),
         tsc_khz=0 if use_kvm else tsc_khz(cpuinfo.read_text(errors="replace")),
@@ -213,14 +229,9 @@ def _machine_type(arch: ET.Element) -> str:
     raise HostUnfit("QEMU has no machine type pc", hint="install the package qemu-system-x86")
 
 
-def _run_as(dac: ET.Element | None) -> tuple[int, int] | None:
-    if dac is None:
-        return None
-    for label in dac.findall("baselabel"):
-        if label.get("type") == "qemu" and label.text:
-            uid, _, gid = label.text.replace("+", "").partition(":")
-            return int(uid), int(gid)
-    return None
+def _of_system(connection: Any) -> bool:
+    uri: str = connection.getURI()
+    return uri.endswith("/system")
 
 
 def _firmware() -> str:

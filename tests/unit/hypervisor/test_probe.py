@@ -16,10 +16,12 @@ from lab.errors import HostUnfit
 pytest.importorskip("libvirt", reason="no libvirt-python")
 
 from lab.hypervisor import Capabilities
+from lab.hypervisor.libvirt.domain import Machine
 from lab.hypervisor.libvirt.probe import (
     NO_FLAG,
     captures,
     depended_on,
+    describe,
     host_cpu,
     no_kvm,
     probe,
@@ -103,10 +105,10 @@ def test_libvirt_knows_better(tmp_path: Path) -> None:
     why, remedy = no_kvm(listed=False, session=False, **there)
     assert why == f"libvirt reports that its QEMU cannot use {there['device']}"
     assert f"chgrp kvm {there['device']}" in remedy
-    machine, _ = probe(Connection(listed=False), accelerator="auto", **there)
+    machine, _ = probed(Connection(listed=False), accelerator="auto", **there)
     assert (machine.accelerator, machine.why_emulated) == ("tcg", why)
     with pytest.raises(HostUnfit, match="KVM is required, but libvirt reports") as unfit:
-        probe(Connection(listed=False), accelerator="kvm", **there)
+        probed(Connection(listed=False), accelerator="kvm", **there)
     assert remedy in unfit.value.hint
 
 
@@ -170,6 +172,11 @@ class Connection:
         return self._uri
 
 
+def probed(connection: Connection, **how: Any) -> tuple[Machine, dict[str, str]]:
+    """What is found through a connection."""
+    return probe(connection, describe(connection), **how)
+
+
 @pytest.fixture
 def bad(tmp_path: Path) -> dict[str, Path]:
     """A host without KVM."""
@@ -183,7 +190,7 @@ def good(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_a_host_without_kvm(bad: dict[str, Path]) -> None:
-    machine, facts = probe(Connection(), accelerator="auto", **bad)
+    machine, facts = probed(Connection(), accelerator="auto", **bad)
     assert (machine.accelerator, machine.cpu_mode) == ("tcg", "maximum")
     assert (machine.emulator, machine.machine) == ("/usr/bin/qemu-system-x86_64", "pc-i440fx-7.2")
     assert machine.run_as == (64055, 106)
@@ -202,7 +209,7 @@ def test_old_qemu_mis_executes_cmpxchg16b(
     version: int, accelerator: str, hidden: bool, bad: dict[str, Path]
 ) -> None:
     """Protects guests from a panic: only emulation by QEMU before 8 is wrong."""
-    machine, _ = probe(Connection(qemu=version), accelerator=accelerator, **bad)
+    machine, _ = probed(Connection(qemu=version), accelerator=accelerator, **bad)
     assert ("cx16" in machine.cpu_without) is hidden
 
 
@@ -214,7 +221,7 @@ def test_emulated_guests_do_not_copy_byte_by_byte(
     libvirt: int, without: set[str], bad: dict[str, Path]
 ) -> None:
     """Protects speed under TCG, and hosts whose libvirt refuses a name that it does not know."""
-    machine, _ = probe(Connection(libvirt=libvirt), accelerator="auto", **bad)
+    machine, _ = probed(Connection(libvirt=libvirt), accelerator="auto", **bad)
     assert set(machine.cpu_without) - {"cx16"} == without
 
 
@@ -225,12 +232,12 @@ def test_qemu_that_restores_from_ram_it_may_only_read(
     version: int, reads: bool, bad: dict[str, Path]
 ) -> None:
     """Protects clones under older QEMU, which opens the file for writing or does not start."""
-    machine, _ = probe(Connection(qemu=version), accelerator="auto", **bad)
+    machine, _ = probed(Connection(qemu=version), accelerator="auto", **bad)
     assert machine.reads_ram is reads
 
 
 def test_a_host_with_kvm(good: dict[str, Path]) -> None:
-    machine, facts = probe(Connection(), accelerator="auto", **good)
+    machine, facts = probed(Connection(), accelerator="auto", **good)
     assert (machine.accelerator, machine.cpu_mode) == ("kvm", "host-passthrough")
     assert machine.cpu_without == ("vmx", "svm"), "hosts that are guests refuse their registers"
     assert facts["accelerator"] == "KVM"
@@ -241,28 +248,28 @@ def test_a_host_with_kvm(good: dict[str, Path]) -> None:
 
 
 def test_kvm_can_be_declined_and_required(bad: dict[str, Path], good: dict[str, Path]) -> None:
-    machine, facts = probe(Connection(), accelerator="tcg", **good)
+    machine, facts = probed(Connection(), accelerator="tcg", **good)
     assert machine.accelerator == "tcg"
     assert facts["accelerator"] == "TCG"
     assert machine.why_emulated == "the accelerator is set to tcg"
     with pytest.raises(HostUnfit, match="neither vmx nor svm"):
-        probe(Connection(), accelerator="kvm", **bad)
+        probed(Connection(), accelerator="kvm", **bad)
 
 
 def test_a_session_runs_as_the_user(bad: dict[str, Path]) -> None:
-    machine, _ = probe(Connection(uri="qemu:///session"), accelerator="auto", **bad)
+    machine, _ = probed(Connection(uri="qemu:///session"), accelerator="auto", **bad)
     assert machine.run_as is None
 
 
 @pytest.mark.parametrize("other", ["apparmor", "selinux"])
 def test_apparmor_is_noticed(other: str, bad: dict[str, Path]) -> None:
-    machine, _ = probe(Connection(other=other), accelerator="auto", **bad)
+    machine, _ = probed(Connection(other=other), accelerator="auto", **bad)
     assert machine.apparmor == (other == "apparmor")
 
 
 def test_a_host_without_qemu(bad: dict[str, Path]) -> None:
     with pytest.raises(HostUnfit) as unfit:
-        probe(Connection(arch="aarch64"), accelerator="auto", **bad)
+        probed(Connection(arch="aarch64"), accelerator="auto", **bad)
     assert "qemu-system-x86" in unfit.value.hint
 
 
@@ -290,7 +297,7 @@ def test_an_emulated_host_passes_its_own_counter_on() -> None:
 
 def test_a_counter_measured_a_little_differently_is_the_same_one(bad: dict[str, Path]) -> None:
     """Protects templates on emulated hosts: after a reboot their RAM is valid as before."""
-    machine, _ = probe(Connection(), accelerator="tcg", **bad)
+    machine, _ = probed(Connection(), accelerator="tcg", **bad)
     rates = (2_590_000, 2_600_000, 2_610_000)
     assert len({depended_on(replace(machine, tsc_khz=rate)) for rate in rates}) == 1
     assert depended_on(replace(machine, tsc_khz=3_000_000)).tsc_khz == 3_000_000
@@ -306,7 +313,7 @@ def _cpuinfo(model: str, flags: str, mhz: str) -> str:
 
 def test_only_emulated_guests_are_given_the_rate(good: dict[str, Path]) -> None:
     """Protects templates of hosts with KVM from depending on it."""
-    machine, _ = probe(Connection(), accelerator="auto", **good)
+    machine, _ = probed(Connection(), accelerator="auto", **good)
     assert machine.tsc_khz == 0
 
 
@@ -328,7 +335,7 @@ def test_ram_depends_on_the_kernel_under_kvm(tmp_path: Path) -> None:
 
 def test_ram_depends_on_no_user_and_no_path(good: dict[str, Path]) -> None:
     """Protects exchange: RAM does not depend on QEMU's path and user."""
-    machine, _ = probe(Connection(), accelerator="auto", **good)
+    machine, _ = probed(Connection(), accelerator="auto", **good)
     same = [
         replace(machine, run_as=(64055, 108)),
         replace(machine, run_as=None),
