@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
-import string
 from typing import Final
 
 NATIVE: Final = "mysql_native_password"
 CACHING_SHA2: Final = "caching_sha2_password"
 
-_ALPHABET = "./" + string.digits + string.ascii_uppercase + string.ascii_lowercase
+_ALPHABET = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SALT = 20
 """Characters of a salt in MySQL; crypt(3) takes 16."""
 _ROUNDS = 5000
@@ -27,7 +25,9 @@ def caching_sha2(password: str, salt: str = "") -> str:
 
     5 stands for thousands of rounds. ``salt``: 20 characters; empty: a random one.
     """
-    salt = salt or "".join(secrets.choice(_ALPHABET) for _ in range(_SALT))
+    from secrets import choice  # a list of labs needs the names of plugins alone
+
+    salt = salt or "".join(choice(_ALPHABET) for _ in range(_SALT))
     return f"$A$005${salt}{sha256_crypt(password.encode(), salt.encode())}"
 
 

@@ -348,8 +348,6 @@ def _begun(
     questions: Mapping[Key, _Question], first: Deadline
 ) -> queue.SimpleQueue[tuple[Key, Observed | None]]:
     """Where the answers of questions come that threads put until ``first``; None after the last."""
-    from lab.observe import sql  # noqa: F401  loaded once, not by all threads at the same time
-
     todo: queue.SimpleQueue[Key] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Key, Observed | None]] = queue.SimpleQueue()
     for key in questions:
@@ -369,6 +367,9 @@ def _begun(
 
     for number in range(min(_THREADS, len(questions))):
         threading.Thread(target=work, name=f"observe-{number}", daemon=True).start()
+    # Loaded once, not by all threads at the same time, while what they ask begins to answer.
+    from lab.observe import sql  # noqa: F401
+
     return done
 
 

@@ -33,6 +33,7 @@ from pymysql.protocol import MysqlPacket
 
 from lab.errors import NotReady, StatementRefused
 from lab.observe.account import Account
+from lab.observe.dial import finish
 from lab.observe.peer import owner_of
 from lab.observe.ways import Rows
 from lab.passwords import NATIVE
@@ -70,15 +71,21 @@ def ask(
 
 
 def ask_all(
-    account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
+    account: Account,
+    port: int,
+    statements: Sequence[str],
+    *,
+    timeout: float,
+    whole: bool = False,
+    begun: socket.socket | None = None,
 ) -> list[Rows]:
     """Run statements on one connection, one after the other; the answers in order.
 
     ``timeout``: seconds for all of it, from connecting to the last row. ``whole``: the answers may
-    have any size. Raises NotReady if no server answers in time, or not as one, CommandFailed if it
-    refuses a statement.
+    have any size. ``begun``: a connection to that port, see ``dial``; it is closed. Raises NotReady
+    if no server answers in time, or not as one, CommandFailed if it refuses a statement.
     """
-    with closing(_Line(account, port)) as line:
+    with closing(_Line(account, port, begun)) as line:
         return line.ask(statements, timeout, whole=whole)
 
 
@@ -136,8 +143,9 @@ class KeptConnections:
 class _Line:
     """A connection to a port that is made when it is first used, and again after it broke."""
 
-    def __init__(self, account: Account, port: int) -> None:
+    def __init__(self, account: Account, port: int, begun: socket.socket | None = None) -> None:
         self.busy = threading.Lock()
+        self._begun = begun
         self._account = account
         self._port = port
         self._connection: _Bounded | None = None
@@ -165,7 +173,8 @@ class _Line:
             connection.heard = False
             if self._connection is None:
                 self._connection = connection
-                _connect(connection, self._account, self._port, deadline)
+                begun, self._begun = self._begun, None
+                _connect(connection, self._account, self._port, deadline, begun)
             connected = True
             return [next(_run(connection, statement)) for statement in statements]
         except Exception as error:  # noqa: BLE001  what comes need not be what a server sends
@@ -182,6 +191,8 @@ class _Line:
 
     def close(self) -> None:
         """Close the connection, if there is one."""
+        if self._begun is not None:
+            self._begun.close()
         connection, self._connection = self._connection, None
         if connection is not None and connection.open:
             connection.end = Deadline.after(_LAST)
@@ -379,12 +390,20 @@ def _connection(account: Account, database: str = "", flags: int = 0) -> _Bounde
     return connection
 
 
-def _connect(connection: _Bounded, account: Account, port: int, deadline: Deadline) -> None:
+def _connect(
+    connection: _Bounded,
+    account: Account,
+    port: int,
+    deadline: Deadline,
+    begun: socket.socket | None = None,
+) -> None:
     # As bytes, which its types do not know: text is taken for an international name, whose codec
     # takes 2 ms to load.
     place = account.host.encode(), port
-    plain = socket.create_connection(place, max(deadline.left, _SHORTEST))  # type: ignore[arg-type]
+    plain = begun or socket.create_connection(place, max(deadline.left, _SHORTEST))  # type: ignore[arg-type]
     try:
+        if begun is not None:
+            finish(begun, deadline)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(plain)
     except BaseException:

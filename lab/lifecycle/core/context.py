@@ -16,6 +16,7 @@ from lab.errors import HostUnfit
 from lab.host import system
 from lab.hypervisor import Hypervisor, Unanswered, silent
 from lab.observe.account import Account
+from lab.observe.dial import begin
 from lab.observe.ways import Page, Rows, SqlAll, SqlText, Ways
 from lab.paths import Home
 from lab.progress import Listener, Progress, ignore
@@ -220,9 +221,10 @@ def _bhyve(settings: Settings, store: Store, progress: Progress) -> Iterator[Con
 def _ask(
     account: Account, port: int, statements: Sequence[str], *, timeout: float, whole: bool = False
 ) -> list[Rows]:
+    begun = begin(account.host, port)
     from lab.observe.sql import ask_all
 
-    return ask_all(account, port, statements, timeout=timeout, whole=whole)
+    return ask_all(account, port, statements, timeout=timeout, whole=whole, begun=begun)
 
 
 def _kept() -> KeptConnections:
