@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -422,8 +423,6 @@ class LibvirtHypervisor:
                     getattr(domain, method)()
 
         # In parallel: a cluster evicts nodes that are paused for longer than the others.
-        from concurrent.futures import ThreadPoolExecutor  # 2 ms, and a list of labs starts nothing
-
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(pool.map(call, domains))
 
