@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab.blueprints import Blueprint
-from lab.errors import LabError, NotReady
+from lab.errors import HostUnfit, LabError, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.core.parallel import each
 from lab.lifecycle.nodes.inspect import known_guests
@@ -24,6 +25,11 @@ _LOG = ("/usr/bin/journalctl", "--no-pager", "-b", "-o", "cat", "-n", "500")
 _LOG_SECONDS = 5.0
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals interpret: control sequences (ECMA-48) and titles."""
+_PANIC = "Kernel panic - not syncing"
+_OF_CRASH = re.compile(rf"BUG:|Oops|#PF:|RIP:|{_PANIC}(?!.* \]---)")
+"""Lines of Linux that say why it crashed (arch/x86/mm/fault.c, kernel/panic.c)."""
+_CRASH = 1 << 16
+"""Bytes at the end of a console in which a crash is looked for."""
 
 
 def until_ready(
@@ -40,7 +46,8 @@ def until_ready(
 
     ``pause``: the shortest time between two looks at a node, in seconds; ``way``: what it
     means that there is an answer. Raises NotReady, naming node, requirement and the log lines
-    that may tell why, when the deadline passes or, at once, when a guest ends.
+    that may tell why, when the deadline passes or, at once, when a guest ends; and HostUnfit when
+    its kernel crashes.
     """
     missing = first_missing(ctx, nodes, blueprint, answer, deadline, pause=pause, way=way)
     if missing is not None:
@@ -63,6 +70,8 @@ def first_missing(
     state of its own. As ``until_ready`` otherwise.
     """
     over, size = threading.Event(), size_of(nodes)
+    logs = {node.name: ctx.home.console_log(node.guest) for node in nodes}
+    ends = {name: _size(log) for name, log in logs.items()}  # before it: earlier boots
 
     def worst_unmet(node: Node) -> tuple[bool, int, Requirement] | None:
         missing: tuple[Requirement, NodeState] | None = None
@@ -70,11 +79,18 @@ def first_missing(
             if over.is_set():
                 break
             ctx.progress.halt()
-            if number % 8 == 7 and node.guest not in known_guests(ctx):
-                raise NotReady(
-                    f"{node.name} stopped before it was ready",
-                    details=tail(ctx.home.console_log(node.guest)),
-                )
+            if number % 8 == 7:
+                if node.guest not in known_guests(ctx):
+                    text = f"{node.name} stopped before it was ready"
+                    raise NotReady(text, details=tail(logs[node.name]))
+                if said := crash(logs[node.name], ends[node.name]):
+                    # Not NotReady: that may be the engine's fault, and another one is used then.
+                    raise HostUnfit(
+                        f"the kernel of {node.name} crashed before the node was ready",
+                        details=said,
+                        hint="repeat the command; one that crashes again needs another QEMU, or"
+                        " an image with another kernel",
+                    )
             missing = ask_node(node, size, blueprint, answer, way).missing
             deadline.saw((node.name, missing))
             if missing is None:
@@ -114,10 +130,35 @@ def server_errors(ctx: Context, node: Node) -> list[str]:
 
 def tail(log: Path, lines: int = 5) -> list[str]:
     """The last lines of a console log, without control characters; empty if unreadable."""
+    return _lines(log, 8192)[-lines:]
+
+
+def crash(log: Path, begin: int, lines: int = 8) -> list[str]:
+    """The lines of a console log, from the byte ``begin`` on, that say why the kernel crashed.
+
+    Empty if it did not, or the log is unreadable.
+    """
+    found = _lines(log, min(max(_size(log) - begin, 0), _CRASH))
+    if not any(_PANIC in line for line in found):
+        return []
+    return [line for line in found if _OF_CRASH.search(line)][:lines]
+
+
+def _size(log: Path) -> int:
     try:
-        text = log.read_bytes()[-8192:].decode(errors="replace")
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _lines(log: Path, most: int) -> list[str]:
+    """The lines in the last ``most`` bytes."""
+    try:
+        with log.open("rb") as file:
+            file.seek(-min(most, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            text = file.read(most).decode(errors="replace")
     except OSError:
         return []
     text = _ESCAPES.sub("", text)
     clean = "".join(c for c in text if c.isprintable() or c == "\n")
-    return [line for line in clean.splitlines() if line.strip()][-lines:]
+    return [line for line in clean.splitlines() if line.strip()]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab.errors import NotReady
+from lab.errors import HostUnfit, NotReady
 from lab.lifecycle.core.context import Context
 from lab.lifecycle.labs.up import up
 from lab.lifecycle.nodes.connection import account_of
@@ -154,3 +154,29 @@ class Without:
         time.sleep(timeout)
         self.waited += timeout
         raise NotReady("no SQL", begun=self._begun)
+
+
+def test_a_node_whose_kernel_crashed_is_not_waited_for(ctx: Context) -> None:
+    """Protects from minutes of waiting, and engines from the blame; crashes of before are over."""
+    nodes, record = nodes_of(ctx, "shop"), record_of(ctx, "shop")
+    log = ctx.home.console_log(nodes[1].guest)
+    log.write_text("Kernel panic - not syncing: of an earlier boot\n")
+
+    def ask(*_: object, **__: object) -> list[Rows]:
+        raise NotReady("no SQL")
+
+    def wait(seconds: float) -> None:
+        silent = through_port(
+            replace(ctx, sql_all=ask).ways, record.plan, account_of(ctx.home, record), nodes
+        )
+        until_ready(ctx, nodes, record.plan, silent, Deadline.after(seconds), pause=0.01)
+
+    with pytest.raises(NotReady, match="is not ready"):
+        wait(3.0)
+    began = time.monotonic()
+    text = f"{log.read_text()}[ 1.1] Kernel panic - not syncing\n"
+    threading.Timer(0.5, log.write_text, [text]).start()
+    with pytest.raises(HostUnfit, match="the kernel of n2 crashed") as crashed:
+        wait(30.0)
+    assert time.monotonic() - began < 15
+    assert crashed.value.details == ("[ 1.1] Kernel panic - not syncing",)
