@@ -18,7 +18,7 @@ def begin(host: str, port: int) -> socket.socket | None:
     """A connection to an IPv4 address that is being made; does not wait.
 
     None where it cannot be begun: the address is a name, it is refused at once, there are too many
-    files. Who wants one then makes it, and learns why not.
+    files. The caller then makes it in the usual way, and learns why not.
     """
     try:
         address = socket.inet_ntoa(socket.inet_aton(host)), port
