@@ -176,6 +176,7 @@ def probe(
         why_emulated="" if use_kvm else why or "the accelerator is set to tcg",
         remedy="" if use_kvm else remedy or "set the accelerator to auto (LAB_ACCELERATOR)",
         reads_ram=version >= 8_002_000,
+        boots_on_one=version < 8_001_000 and not use_kvm,
     )
     facts = {
         "libvirt": f"{_dotted(connection.getLibVersion())} at {connection.getURI()}",

@@ -70,6 +70,7 @@ BUILDER = replace(
 DOMAINS = {
     "cold-direct": domain_xml(GUEST, TCG),
     "cold-firmware": domain_xml(replace(GUEST, boot=FirmwareBoot()), TCG),
+    "cold-one": domain_xml(GUEST, replace(TCG, boots_on_one=True)),
     "forming": domain_xml(FORMER, TCG),
     "clone": domain_xml(FORMER, TCG, incoming=True),
     "clone-reads": domain_xml(FORMER, replace(TCG, reads_ram=True), incoming=True),

@@ -236,6 +236,17 @@ def test_qemu_that_restores_from_ram_it_may_only_read(
     assert machine.reads_ram is reads
 
 
+@pytest.mark.parametrize(("version", "on_one"), [(7_002_022, True), (8_001_000, False)])
+def test_qemu_that_may_execute_code_of_before_a_change(
+    version: int, on_one: bool, bad: dict[str, Path], good: dict[str, Path]
+) -> None:
+    """Protects emulated guests of several processors from a crash of their kernel at boot."""
+    machine, _ = probed(Connection(qemu=version), accelerator="auto", **bad)
+    assert machine.boots_on_one is on_one
+    machine, _ = probed(Connection(qemu=version), accelerator="auto", **good)
+    assert not machine.boots_on_one
+
+
 def test_a_host_with_kvm(good: dict[str, Path]) -> None:
     machine, facts = probed(Connection(), accelerator="auto", **good)
     assert (machine.accelerator, machine.cpu_mode) == ("kvm", "host-passthrough")
