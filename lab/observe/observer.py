@@ -1,4 +1,4 @@
-"""When labs are observed: as often as there is need, and never twice at the same time.
+"""When labs are observed: as often as there is need, and not twice at the same time.
 
 A lab that somebody watches or waits for is looked at every second, at once after a command worked
 on it, and every ten seconds else. All readers get the last observation; one that comes after a
@@ -53,12 +53,22 @@ class _Lab:
     changed: float = float("-inf")
     """When a command last worked on it."""
     running: bool = False
+    """Whether its last round has yet to end."""
     last: Observation | None = None
 
     @property
     def void(self) -> bool:
         """Whether a command worked on it after the last round began."""
         return self.changed > self.began
+
+    @property
+    def free(self) -> bool:
+        """Whether a round may begin: none runs, or one that is void.
+
+        That one may not end before its time is over: a command has paused or ended the guests that
+        it asks.
+        """
+        return self.void or not self.running
 
     def due(self) -> float:
         """When the next round is to begin."""
@@ -232,7 +242,7 @@ class Observer:
 
     def _pause(self) -> float:
         """Seconds until the next round, or the next look for new labs."""
-        now, waiting = time.monotonic(), [one for one in self._labs.values() if not one.running]
+        now, waiting = time.monotonic(), [one for one in self._labs.values() if one.free]
         least = 0.01 if any(one.void for one in waiting) else self._rate.pause(len(self._labs))
         due = [one.due() for one in waiting]
         return max(0.01, least, min([*due, now + _TICK]) - now)
@@ -272,7 +282,7 @@ class Observer:
         found = [
             (one.due(), name)
             for name, one in self._labs.items()
-            if not one.running and one.due() <= now
+            if one.free and one.due() <= now
         ]
         return [
             name
@@ -291,9 +301,11 @@ class Observer:
 
     def _ended(self, one: _Lab, began: float, last: Observation | None) -> None:
         with self._work:
-            one.running = False
+            if began == one.began:
+                one.running = False
             if last is not None:
-                one.last, one.seen = last, began
                 self.rounds += 1
+                if began > one.seen:  # else one that began later was faster
+                    one.last, one.seen = last, began
             self._work.notify_all()
             self._news.notify_all()

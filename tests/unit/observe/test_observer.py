@@ -98,6 +98,23 @@ def test_a_silent_lab_delays_no_other() -> None:
         assert labs.rounds.count("evil1") == 1  # not asked again while it does not answer
 
 
+def test_a_look_that_hangs_since_a_command_worked_does_not_delay_the_next() -> None:
+    """Protects `lab sleep` over the API: it pauses nodes that are being asked."""
+    labs = Labs({"shop": 1}, silent={"shop"})
+    with labs.observed() as observer:
+        assert until(lambda: labs.rounds, Deadline.after(10))
+        labs.silent.clear()  # those that begin from now on end
+        asked = time.time()
+        observer.changed("shop")
+        assert observer.wait(SHOP, 10.0)
+        last = observer.last("shop", 1)
+        assert last is not None
+        assert last.at >= asked
+        labs.over.set()  # the first one ends at last
+        assert until(lambda: observer.rounds >= 2, Deadline.after(10))
+        assert observer.last("shop", 1) is last
+
+
 def test_a_command_s_lab_is_looked_at_at_once() -> None:
     """Protects the answer after a verb: what was seen before it is void."""
     labs = Labs({"shop": 1})
