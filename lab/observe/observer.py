@@ -280,9 +280,7 @@ class Observer:
 
     def _due(self, now: float) -> list[str]:
         found = [
-            (one.due(), name)
-            for name, one in self._labs.items()
-            if one.free and one.due() <= now
+            (one.due(), name) for name, one in self._labs.items() if one.free and one.due() <= now
         ]
         return [
             name
