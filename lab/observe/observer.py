@@ -1,5 +1,6 @@
 """When labs are observed: as often as there is need, and not twice at the same time.
 
+Unless a command worked on a lab: the round of before says nothing any more, and may hang.
 A lab that somebody watches or waits for is looked at every second, at once after a command worked
 on it, and every ten seconds else. All readers get the last observation; one that comes after a
 pause may wait for the next. So what observing costs does not depend on how many read.
@@ -29,6 +30,8 @@ _RATE = 20.0
 _SELDOM = 20.0
 """Seconds after which each of many labs is looked at all the same, before it is too old."""
 _BURST = 40.0
+_AT_ONCE = 4
+"""Rounds of a lab that may run at the same time: the last one, and void ones that hang."""
 _TICK = 1.0
 """Seconds after which new labs are noticed that no command of ours made."""
 
@@ -54,6 +57,8 @@ class _Lab:
     """When a command last worked on it."""
     running: bool = False
     """Whether its last round has yet to end."""
+    rounds: int = 0
+    """How many of its rounds have yet to end."""
     last: Observation | None = None
 
     @property
@@ -68,7 +73,7 @@ class _Lab:
         That one may not end before its time is over: a command has paused or ended the guests that
         it asks.
         """
-        return self.void or not self.running
+        return self.rounds < _AT_ONCE and (self.void or not self.running)
 
     def due(self) -> float:
         """When the next round is to begin."""
@@ -263,6 +268,7 @@ class Observer:
             due = self._due(now)
             for name in due:
                 self._labs[name].running, self._labs[name].began = True, now
+                self._labs[name].rounds += 1
             self._known_at = before
             self._news.notify_all()
         begun: set[str] = set()
@@ -299,6 +305,7 @@ class Observer:
 
     def _ended(self, one: _Lab, began: float, last: Observation | None) -> None:
         with self._work:
+            one.rounds -= 1
             if began == one.began:
                 one.running = False
             if last is not None:

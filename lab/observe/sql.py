@@ -397,10 +397,7 @@ def _connect(
     deadline: Deadline,
     begun: socket.socket | None = None,
 ) -> None:
-    # As bytes, which its types do not know: text is taken for an international name, whose codec
-    # takes 2 ms to load.
-    place = account.host.encode(), port
-    plain = begun or socket.create_connection(place, max(deadline.left, _SHORTEST))  # type: ignore[arg-type]
+    plain = begun or socket.create_connection((account.host, port), max(deadline.left, _SHORTEST))
     try:
         if begun is not None:
             finish(begun, deadline)

@@ -67,6 +67,9 @@ class Machine:
     (QEMU, deba78709ae8, "accel/tcg: Always lock pages before translation")."""
 
 
+STARTS_OTHERS = "lab.processors"
+"""In the command line of an image (images/guest/guest.toml): its guests start the processors that
+the kernel left alone. Those of older images would have one."""
 _SLOW_QUERY = "cpu-unavailable-features"
 """The capability of QEMU that makes libvirt query each property of a guest's processor at its
 start, one after the other: 400 queries with libvirt 9.0 and QEMU 7.2, two thirds of the time that
@@ -166,7 +169,8 @@ def _os(domain: ET.Element, guest: GuestSpec, machine: Machine) -> None:
         # Of several processors it would leave it in any case, without this.
         trust = "reliable" if guest.cpus > 1 else "nowatchdog"
         known = f" tsc_early_khz={machine.tsc_khz} tsc={trust}" if machine.tsc_khz else ""
-        one = " maxcpus=1" if machine.boots_on_one and guest.cpus > 1 else ""
+        may = guest.cpus > 1 and STARTS_OTHERS in guest.boot.cmdline.split()
+        one = " maxcpus=1" if machine.boots_on_one and may else ""
         _text(os, "cmdline", f"{guest.boot.cmdline}{known}{one}")
     else:
         _text(os, "loader", machine.firmware, readonly="yes", type="rom")

@@ -26,10 +26,12 @@ _LOG_SECONDS = 5.0
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")
 """What terminals interpret: control sequences (ECMA-48) and titles."""
 _PANIC = "Kernel panic - not syncing"
-_OF_CRASH = re.compile(rf"BUG:|Oops|#PF:|RIP:|{_PANIC}(?!.* \]---)")
+_OF_CRASH = ("BUG:", "Oops", "#PF:", "RIP:", _PANIC)
 """Lines of Linux that say why it crashed (arch/x86/mm/fault.c, kernel/panic.c)."""
 _CRASH = 1 << 16
 """Bytes at the end of a console in which a crash is looked for."""
+_LINE = 200
+"""Characters of a line of it that are shown."""
 
 
 def until_ready(
@@ -141,7 +143,8 @@ def crash(log: Path, begin: int, lines: int = 8) -> list[str]:
     found = _lines(log, min(max(_size(log) - begin, 0), _CRASH))
     if not any(_PANIC in line for line in found):
         return []
-    return [line for line in found if _OF_CRASH.search(line)][:lines]
+    telling = [line for line in found if any(word in line for word in _OF_CRASH)]
+    return [line[:_LINE] for line in telling if "---[ end" not in line][:lines]
 
 
 def _size(log: Path) -> int:

@@ -60,6 +60,12 @@ GUEST = GuestSpec(
     console_log=HOME / "logs/console/lab-pxc-n1.log",
 )
 FORMER = replace(GUEST, memory_file=HOME / "templates/key/n1.ram")
+LATE = replace(
+    GUEST,
+    boot=DirectBoot(
+        HOME / "images/abc/kernel", HOME / "images/abc/initrd", "console=ttyS0 quiet lab.processors"
+    ),
+)
 ON_ZVOL = replace(
     GUEST, disks=(Disk(Path("/dev/zvol/tank/lab/labs/pxc/n1/os"), "block", "lab-os"),)
 )
@@ -70,7 +76,7 @@ BUILDER = replace(
 DOMAINS = {
     "cold-direct": domain_xml(GUEST, TCG),
     "cold-firmware": domain_xml(replace(GUEST, boot=FirmwareBoot()), TCG),
-    "cold-one": domain_xml(GUEST, replace(TCG, boots_on_one=True)),
+    "cold-one": domain_xml(LATE, replace(TCG, boots_on_one=True)),
     "forming": domain_xml(FORMER, TCG),
     "clone": domain_xml(FORMER, TCG, incoming=True),
     "clone-reads": domain_xml(FORMER, replace(TCG, reads_ram=True), incoming=True),
@@ -88,6 +94,14 @@ Golden = Callable[[str, str], None]
 def test_domain(golden: Golden, name: str) -> None:
     """Protects every word that QEMU gets: a change must be meant."""
     golden(f"domain/{name}.xml", DOMAINS[name])
+
+
+def test_a_guest_boots_on_one_processor_if_it_starts_the_others() -> None:
+    """Protects labs of images that were built before: they keep all of their processors."""
+    old = replace(TCG, boots_on_one=True)
+    assert "maxcpus=1" in domain_xml(LATE, old)
+    for guest, machine in ((GUEST, old), (replace(LATE, cpus=1), old), (LATE, TCG)):
+        assert "maxcpus" not in domain_xml(guest, machine)
 
 
 def test_sockets_of_a_long_login_name_are_short_enough() -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lab.observe.observer import IDLE_EVERY, Look, Observer
+from lab.observe.observer import _AT_ONCE, IDLE_EVERY, Look, Observer
 from lab.observe.round import Observation, Observed
 from lab.wait import Deadline, until
 
@@ -113,6 +113,16 @@ def test_a_look_that_hangs_since_a_command_worked_does_not_delay_the_next() -> N
         labs.over.set()  # the first one ends at last
         assert until(lambda: observer.rounds >= 2, Deadline.after(10))
         assert observer.last("shop", 1) is last
+
+
+def test_commands_on_a_lab_that_hangs_cost_few_rounds() -> None:
+    """Protects the service from who works on a silent lab again and again."""
+    labs = Labs({"shop": 1}, silent={"shop"})
+    with labs.observed() as observer:
+        for _ in range(20):
+            observer.changed("shop")
+            observer.wait(SHOP, 0.05)
+        assert len(labs.rounds) == _AT_ONCE
 
 
 def test_a_command_s_lab_is_looked_at_at_once() -> None:
