@@ -77,3 +77,18 @@ def test_many_connections_for_ssh(image: Site) -> None:
             "ActiveState": "active", "Result": "success", "TriggerLimitIntervalUSec": "0",
             "MaxConnections": "256",
         }  # fmt: skip
+
+
+@pytest.mark.rare
+def test_a_guest_of_two_processors_has_both(image: Site) -> None:
+    """Protects from a guest that keeps the one processor on which it booted; cold and warm."""
+    name = image.name("two")
+    for more in ("--cold",), ():
+        with image.up("single", "--cpus", "2", *more, "--name", name):
+            assert image.lab("exec", name, "--", "nproc").stdout.split() == ["2"]
+            clock = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+            assert image.lab("exec", name, "--", "cat", clock).stdout.strip() != "hpet"
+            assert (
+                image.lab("exec", name, "--", "systemctl", "--failed", "--no-legend").stdout == ""
+            )
+    assert image.settled() == []
