@@ -47,6 +47,15 @@ class Labs:
             observer.stop()
 
 
+def seen_since(observer: Observer, asked: float) -> Observation:
+    """The observation that a reader gets, which must be of after ``asked``."""
+    assert observer.wait(SHOP, 10.0)
+    last = observer.last("shop", 1)
+    assert last is not None
+    assert last.at >= asked
+    return last
+
+
 def test_many_readers_cost_no_more_than_one() -> None:
     """Protects servers: fifty pages and twenty programs that poll are one question a second."""
     labs = Labs({"shop": 1})
@@ -77,10 +86,7 @@ def test_the_first_reader_after_a_pause_gets_a_new_observation() -> None:
         assert until(lambda: observer.last("shop", 1), Deadline.after(10))
         time.sleep(1.2)
         asked = time.time()
-        assert observer.wait(SHOP, 10.0)
-        last = observer.last("shop", 1)
-        assert last is not None
-        assert last.at >= asked
+        seen_since(observer, asked)
 
 
 def test_a_silent_lab_delays_no_other() -> None:
@@ -106,10 +112,7 @@ def test_a_look_that_hangs_since_a_command_worked_does_not_delay_the_next() -> N
         labs.silent.clear()  # those that begin from now on end
         asked = time.time()
         observer.changed("shop")
-        assert observer.wait(SHOP, 10.0)
-        last = observer.last("shop", 1)
-        assert last is not None
-        assert last.at >= asked
+        last = seen_since(observer, asked)
         labs.over.set()  # the first one ends at last
         assert until(lambda: observer.rounds >= 2, Deadline.after(10))
         assert observer.last("shop", 1) is last
@@ -133,10 +136,7 @@ def test_a_command_s_lab_is_looked_at_at_once() -> None:
         before = len(labs.rounds)
         asked = time.time()
         observer.changed("shop")
-        assert observer.wait(SHOP, 10.0)
-        last = observer.last("shop", 1)
-        assert last is not None
-        assert last.at >= asked
+        seen_since(observer, asked)
         assert len(labs.rounds) == before + 1
 
 
